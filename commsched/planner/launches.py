@@ -62,13 +62,4 @@ def launches(request: Request, groups: list[list[Piece]], choose: Callable[..., 
                 )
             )
         )
-    return Plan(
-        net=request.net,
-        machine=request.machine,
-        launches=tuple(made),
-        strategy=request.strategy,
-        params=request.params,
-        mean=request.mean,
-        seed=request.seed,
-        max_error=request.max_error or 0.0,
-    )
+    return request.plan(made)

@@ -34,8 +34,7 @@ def checked(request: Request, planner: str) -> Request:
     validate_request.check(request)
     error_budget.check(request)
     PLANNERS[planner]  # an unknown one is refused before any work
-    nothing = Plan(net=request.net, machine=request.machine, launches=(), params=request.params)
-    settings = STRATEGIES[request.strategy].settings(nothing)
+    settings = STRATEGIES[request.strategy].settings(request.plan())
     return replace(request, params={key: settings[key] for key in request.params})
 
 

@@ -1,6 +1,6 @@
 """What the user wants planned, and which methods that allows."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from commsched.exchange.method import Method
@@ -8,7 +8,7 @@ from commsched.exchange.recorded_gradients import Recorded
 from commsched.exchange.registry import legal_methods, lossy_name
 from commsched.machine.model import Group, Machine
 from commsched.net.graph import Net
-from commsched.plan.model import Param
+from commsched.plan.model import Launch, Param, Plan
 
 Report = Callable[[str, float], None]  # what was done, and s of the best iteration so far
 
@@ -42,3 +42,16 @@ class Request:
         for method in legal_methods(group, more=self.lossy):
             if (method.lossless or method.coding in allowed) and method.name not in self.without:
                 yield method
+
+    def plan(self, launches: Sequence[Launch] = ()) -> Plan:
+        """Return the plan of these launches; without any it tells what needs none."""
+        return Plan(
+            net=self.net,
+            machine=self.machine,
+            launches=tuple(launches),
+            strategy=self.strategy,
+            params=self.params,
+            mean=self.mean,
+            seed=self.seed,
+            max_error=self.max_error or 0.0,
+        )

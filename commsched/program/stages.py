@@ -1,9 +1,9 @@
 """A net cut into stages, the ranks of each stage, and the messages between neighbouring stages."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -14,8 +14,9 @@ from commsched.plan.model import Param, Plan
 from commsched.program.draft import Draft
 from commsched.program.launch_ops import apply_op, exchange_ops
 from commsched.program.layer_ops import DIRECTIONS
-from commsched.program.model import After, Kind, Op, Role, Turn
+from commsched.program.model import After, Kind, Op, Program, Role, Turn
 from commsched.program.parameters import Parameter, Range
+from commsched.program.strategy import Strategy
 
 MOST = 2**20
 HEAD = "head@s"  # begins the names of auxiliary heads' layers in a net; see `is_head`
@@ -103,17 +104,27 @@ class Stage:
         return tuple(layer for layer in self.layers if not is_head(layer.name))
 
 
-@runtime_checkable
-class PipelineStrategy(Protocol):
-    """A strategy whose plans have stages."""
+class PipelineStrategy(Strategy):
+    """A strategy whose plans have stages, each step of which has the same operations."""
 
     fewest: bool  # True: as few stages as fit into memory; False: as many as possible
-    codec: str  # codec of the replicas' exchanges; "": any
+    codec = ""  # of the replicas' exchanges; "": any
+
+    @abstractmethod
+    def draft(self, plan: Plan) -> Draft:
+        """Return the operations of every step."""
 
     def prepare(
         self, net: Net, machine: Machine, settings: Mapping[str, Param]
     ) -> tuple[Net, dict[str, Param]]:
         """Return the net in the form that is trained, and the parameters that describe it."""
+        return net, dict(settings)
+
+    def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
+        return Program(step=step, roles=_roles(plan, self.draft))
+
+    def batches(self, plan: Plan) -> int:
+        return batches(plan, self.settings(plan))
 
 
 def batches(plan: Plan, settings: Mapping[str, Param]) -> int:
@@ -247,7 +258,7 @@ def check(plan: Plan, stages: Sequence[Stage]) -> list[list[int]]:
 
 
 @lru_cache(maxsize=16)
-def roles_of(plan: Plan, make: Callable[[Plan], Draft]) -> tuple[Role, ...]:
+def _roles(plan: Plan, make: Callable[[Plan], Draft]) -> tuple[Role, ...]:
     """Return the roles of every step of a plan; they are cached objects."""
     return make(plan).roles
 

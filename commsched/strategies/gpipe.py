@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping
 
-from commsched.machine.model import Machine
-from commsched.net.graph import Net
-from commsched.plan.model import Param, Plan
+from commsched.plan.model import Plan
 from commsched.program import recompute
 from commsched.program import stages as pipeline
 from commsched.program.draft import Draft
@@ -17,14 +15,13 @@ from commsched.program.flushed import (
     one_forward_one_backward,
 )
 from commsched.program.launch_ops import OPTIMIZER, update_traffic
-from commsched.program.model import Program
 from commsched.program.parameters import Parameter
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import Stage
-from commsched.program.strategy import Memory, Strategy
+from commsched.program.strategy import Memory
 
 
-class Flushed(Strategy):
+class Flushed(pipeline.PipelineStrategy):
     """Stages, microbatches, a flush; gradients are summed over the replicas of each stage.
 
         makespan = (m + K - 1) (f + b)      on K equal stages with m microbatches and free messages
@@ -47,18 +44,7 @@ class Flushed(Strategy):
         self.name = name
         self._order = order
 
-    def prepare(
-        self, net: Net, machine: Machine, settings: Mapping[str, Param]
-    ) -> tuple[Net, dict[str, Param]]:
-        return net, dict(settings)
-
-    def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
-        return Program(step=step, roles=pipeline.roles_of(plan, self._draft))
-
-    def batches(self, plan: Plan) -> int:
-        return pipeline.batches(plan, self.settings(plan))
-
-    def _draft(self, plan: Plan) -> Draft:
+    def draft(self, plan: Plan) -> Draft:
         settings = self.settings(plan)
         stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
         traffic = update_traffic(settings["optimizer"])

@@ -11,11 +11,11 @@ from commsched.program import stages as pipeline
 from commsched.program.draft import Draft, received
 from commsched.program.flushed import StageWork, draft_stages, memory, one_forward_one_backward
 from commsched.program.launch_ops import OPTIMIZER, update_traffic
-from commsched.program.model import After, Hop, Program, Turn
+from commsched.program.model import After, Hop, Turn
 from commsched.program.parameters import Parameter, Range
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import Stage, compute, finish, head_name, turn_end
-from commsched.program.strategy import Memory, Strategy
+from commsched.program.strategy import Memory
 
 
 def _pieces(net: Net, machine: Machine, before: Mapping[str, Param]) -> tuple[Param, ...]:
@@ -34,7 +34,7 @@ def _chunks(net: Net, machine: Machine, before: Mapping[str, Param]) -> tuple[Pa
     return (min(2, int(before["stages"])),) if before["variant"] == "chunked" else (0,)
 
 
-class Local(Strategy):
+class Local(pipeline.PipelineStrategy):
     """Blocks with an auxiliary head and a loss of their own; gradients stay inside a block.
 
     greedy: every stage is a block. chunked: J chunks of stages, each trained by back-propagation
@@ -98,13 +98,7 @@ class Local(Strategy):
         heads = [_head(trunk[-1], chunk[-1], share) for chunk in chunks[:-1]]
         return replace(net, layers=(*trunk, *heads)), dict(settings)
 
-    def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
-        return Program(step=step, roles=pipeline.roles_of(plan, self._draft))
-
-    def batches(self, plan: Plan) -> int:
-        return pipeline.batches(plan, self.settings(plan))
-
-    def _draft(self, plan: Plan) -> Draft:
+    def draft(self, plan: Plan) -> Draft:
         settings = self.settings(plan)
         stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
         work = StageWork(update_traffic(settings["optimizer"]))

@@ -12,17 +12,16 @@ from commsched.program import recompute
 from commsched.program import stages as pipeline
 from commsched.program.draft import Draft
 from commsched.program.flushed import StageWork, as_they_come, flushed
-from commsched.program.model import Program
 from commsched.program.parameters import Parameter, Range
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import Stage
-from commsched.program.strategy import Memory, Strategy
+from commsched.program.strategy import Memory
 
 SECTOR = 16  # halves in a GPU's smallest read: 32 B
 ADAM = 36.0  # B moved per value: g16 2, g32 8, parameter, both moments 8 each, parameter as half 2
 
 
-class Samo(Strategy):
+class Samo(pipeline.PipelineStrategy):
     """SAMO on AxoNN: stages and replicas, mixed precision with Adam, fp16 sums among replicas.
 
     With f = 1 - pruned and phi parameters a stage's rank keeps, in B:
@@ -71,13 +70,7 @@ class Samo(Strategy):
         numel = net.numel if share < 1.0 else 0
         return replace(net, layers=tuple(layers)), {**settings, "parameters": numel}
 
-    def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
-        return Program(step=step, roles=pipeline.roles_of(plan, self._draft))
-
-    def batches(self, plan: Plan) -> int:
-        return pipeline.batches(plan, self.settings(plan))
-
-    def _draft(self, plan: Plan) -> Draft:
+    def draft(self, plan: Plan) -> Draft:
         settings = self.settings(plan)
         stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
         share = 1.0 - float(settings["pruned"])

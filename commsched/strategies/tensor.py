@@ -23,11 +23,11 @@ from commsched.program.launch_ops import (
     exchange_ops,
     update_traffic,
 )
-from commsched.program.model import After, Kind, Program, Turn
+from commsched.program.model import After, Kind, Turn
 from commsched.program.parameters import Parameter, Range
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import Stage
-from commsched.program.strategy import Memory, Strategy
+from commsched.program.strategy import Memory
 from commsched.program.tensor_sums import Segment, segment_end, segments, visits
 from commsched.program.units import GATHER
 
@@ -63,7 +63,7 @@ def _pieces(net: Net, machine: Machine, before: Mapping[str, Param]) -> list[Par
     return [stages * width]
 
 
-class Grid(Strategy):
+class Grid(pipeline.PipelineStrategy):
     """Ranks in a grid of data x pipeline x tensor; rank = (stage D + replica) T + place.
 
     The T ranks of a tensor group share each cut layer: a pair of matrices, the first by columns,
@@ -106,13 +106,7 @@ class Grid(Strategy):
     ) -> tuple[Net, dict[str, Param]]:
         return cut_net(net, pipeline.degrees_of(settings)[1]), dict(settings)
 
-    def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
-        return Program(step=step, roles=pipeline.roles_of(plan, self._draft))
-
-    def batches(self, plan: Plan) -> int:
-        return pipeline.batches(plan, self.settings(plan))
-
-    def _draft(self, plan: Plan) -> Draft:
+    def draft(self, plan: Plan) -> Draft:
         settings = self.settings(plan)
         stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
         if plan.net.tensor != stages[0].width:

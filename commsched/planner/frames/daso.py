@@ -29,8 +29,7 @@ class NodePlanner(Request):
 def daso(request: Request, planner: Planner) -> Plan:
     """Plan one node with the planner, and add three exchanges of all parameters."""
     check(request)
-    nothing = Plan(net=request.net, machine=request.machine, launches=(), params=request.params)
-    settings = STRATEGIES["daso"].settings(nothing)
+    settings = STRATEGIES["daso"].settings(request.plan())
     node = resized(request.machine, nodes=1)
     params = {"overlap": "backward", "optimizer": settings["optimizer"]}
     alone = {field.name: getattr(request, field.name) for field in fields(request)}
@@ -50,16 +49,9 @@ def daso(request: Request, planner: Planner) -> Plan:
         replace(launch, among="peers", purpose="cycling", every=every, lag=lag)
         for launch in averages(request, group, "dense", "g", first)
     ]
-    return Plan(
-        net=request.net,
-        machine=request.machine,
-        launches=(*gradients, *blocking, *cycling, *_spreads(request, cycling, node)),
-        strategy="daso",
-        params=request.params,
-        mean=request.mean,
-        seed=request.seed,
-        planner=inside.planner,
-    )
+    spreads = _spreads(request, cycling, node)
+    launches = (*gradients, *blocking, *cycling, *spreads)
+    return replace(request.plan(launches), planner=inside.planner)
 
 
 def _peers(machine: Machine) -> Group:

@@ -13,18 +13,9 @@ from commsched.program.registry import STRATEGIES
 def shadow(request: Request, planner: Planner) -> Plan:
     """A launch for each chunk; no planner is asked, since no gradient travels."""
     check(request)
-    nothing = Plan(net=request.net, machine=request.machine, launches=(), params=request.params)
-    settings = STRATEGIES["shadow"].settings(nothing)
+    settings = STRATEGIES["shadow"].settings(request.plan())
     launches = [
         replace(launch, purpose="average", every=int(settings["every"]), lag=int(settings["lag"]))
         for launch in averages(request, request.machine.everyone, "dense", "a", 0)
     ]
-    return Plan(
-        net=request.net,
-        machine=request.machine,
-        launches=tuple(launches),
-        strategy="shadow",
-        params=request.params,
-        mean=request.mean,
-        seed=request.seed,
-    )
+    return request.plan(launches)

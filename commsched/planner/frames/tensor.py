@@ -50,15 +50,7 @@ def gridded(request: Request, planner: Planner) -> Plan:
 def _degrees(request: Request, strategy: PipelineStrategy) -> Plan:
     """Return the plan without launches, with the degrees that are wanted, or that fit."""
     size = request.machine.size
-    plan = Plan(
-        net=request.net,
-        machine=request.machine,
-        launches=(),
-        strategy=request.strategy,
-        params=request.params,
-        mean=request.mean,
-        seed=request.seed,
-    )
+    plan = request.plan()
     given = STRATEGIES[request.strategy].defaults | dict(request.params)
     width = int(given["tensor"]) or _widest(request.net, request.machine)
     whole = len(request.net.layers)

@@ -76,15 +76,7 @@ def _ways(request: Request) -> tuple[bool, ...]:
 
 def _plan(request: Request, size: float, levels: bool, priced: Priced) -> Plan:
     """Plan units of at most `size` B as float32, or of one layer."""
-    plan = Plan(
-        net=request.net,
-        machine=request.machine,
-        launches=(),
-        strategy=request.strategy,
-        params=request.params,
-        mean=request.mean,
-        seed=request.seed,
-    )
+    plan = request.plan()
     groups = list(_units(request.net.layers, size))
     # Units that the window has room for stay gathered from forward to backward.
     ahead = STRATEGIES[request.strategy].settings(plan).get("prefetch")
