@@ -17,9 +17,10 @@ def nbytes(value: float) -> str:
     return f"{value:.4g} B"
 
 
-def count(number: int, thing: str) -> str:
-    """Format `1 node`, `4 nodes`."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+def count(number: float, thing: str) -> str:
+    """Format `1 node`, `4 nodes`, `0.667 cores`."""
+    shown = f"{number:.3g}" if isinstance(number, float) else f"{number}"
+    return f"{shown} {thing}" if number == 1 else f"{shown} {thing}s"
 
 
 def significant(value: float) -> float:

@@ -25,7 +25,7 @@ from commsched.plan.model import Plan
 from commsched.run.engine.memory_probe import shared_memory
 from commsched.run.engine.probe import Arena, sleeping_barrier
 from commsched.run.job import agree
-from commsched.run.job.fabric import fabric
+from commsched.run.job.fabric import cores_of_host, fabric
 from commsched.run.wire.placement import ON_HOST, Placement
 
 LINKS, CODING, TRAITS, EXERCISE = 0.3, 0.1, 0.1, 0.45  # shares of the time
@@ -120,7 +120,7 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
         startup=max(found.startup, STARTUP),
         restart=max(found.startup, STARTUP),
         burst=found.burst,
-        cores=here.cores,
+        cores=cores_of_host(comm),
         shared_memory=shared_memory(comm, seconds * MEMORY) if place is ON_HOST else (),
         device=replace(device, source=source),
         fabric=here,

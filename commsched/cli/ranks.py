@@ -3,8 +3,8 @@
 import argparse
 
 TIMEOUT = 60.0  # s, of a command without --timeout
-# functions, words, files whose contents are compared
-APART = ("run", "whole_parser", "line", "plan", "script")
+# functions, words, files whose contents are compared, and what each rank may have of its own
+APART = ("run", "whole_parser", "line", "plan", "script", "device")
 
 
 def begin(args: argparse.Namespace) -> None:

@@ -264,7 +264,7 @@ class Machine:
     # Seconds of bytes that a port to other nodes lets through at once after a rest.
     burst: Annotated[Delay, WRITTEN] = 0.0
     # Cores of a node, which its ranks share; 0: each task has a core of its own.
-    cores: Annotated[int, NOT_NEGATIVE] = 0
+    cores: Annotated[Rounded, NOT_NEGATIVE] = 0.0
     # Share of a transfer that progresses while its rank computes.
     overlap: Annotated[Rounded, WRITTEN, PROPORTION] = 1.0
     native: Points = ()  # measured (bytes, seconds) of the library's all-reduce

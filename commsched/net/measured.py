@@ -61,7 +61,7 @@ class Measured:
     batch: Annotated[int, NOT_NEGATIVE, WRITTEN] = 0  # samples; 0: not stated
     ranks: Annotated[int, NOT_NEGATIVE] = 0  # that computed on a node at once; 0: not stated
     threads: Annotated[int, NOT_NEGATIVE] = 0  # of each rank; 0: not stated
-    cores: Annotated[int, NOT_NEGATIVE] = 0  # that the ranks of a node shared; 0: not stated
+    cores: Annotated[Rounded, NOT_NEGATIVE] = 0.0  # that the ranks of a node shared; 0: not stated
     # B that a rank touches in a step: parameters, gradients, optimiser state, what layers keep.
     working_set: Annotated[float, unit("bytes", 1.0), NOT_NEGATIVE] = 0.0
     # Seconds of a step if one rank of the node computes, over those if `ranks` do; None: unknown.

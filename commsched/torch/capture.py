@@ -26,6 +26,7 @@ from commsched.net.sparsity import DENSE
 from commsched.run.engine.memory_probe import ranks_of_this_node
 from commsched.run.engine.probe import sleeping_barrier
 from commsched.run.job import agree
+from commsched.run.job.fabric import cores_of_host
 from commsched.torch import handing_over
 from commsched.torch.attach import started_by_mpi
 from commsched.torch.gradients import STEPS, Gradients
@@ -183,7 +184,7 @@ def measured_net(
         batch=batch,
         ranks=max(Counter(agree.gather_text(socket.gethostname(), comm)).values()),
         threads=torch.get_num_threads(),
-        cores=int(min(agree.gather_numbers(len(os.sched_getaffinity(0)), comm))),
+        cores=cores_of_host(comm),
         working_set=agree.largest(_working_set(observer), comm),
         alone=alone,
         source=_facts(observer, comm, what),

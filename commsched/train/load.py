@@ -1,6 +1,5 @@
 """A net measured under the load of a run: every rank of the job trains it alone, all at once."""
 
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +20,7 @@ from commsched.program.registry import STRATEGIES
 from commsched.run.engine.memory_probe import ranks_of_this_node
 from commsched.run.engine.probe import sleeping_barrier
 from commsched.run.job import agree
+from commsched.run.job.fabric import cores_of_host
 from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.timeline.model import Span
 from commsched.train.assignment import Assignment, Settings
@@ -79,7 +79,7 @@ def net_under_load(
         graph.measured,
         ranks=most,
         threads=threads,
-        cores=int(min(agree.gather_numbers(len(os.sched_getaffinity(0)), comm))),
+        cores=cores_of_host(comm),
         working_set=replica_memory(plan, settings.optimizer, graph.numel).total,
         alone=min(float(alone), 1.0),
         source=f"commsched profile: {said} {comm.size} ranks, each on its own, all at once",

@@ -2,6 +2,7 @@
 
 import os
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,6 +102,9 @@ def _rows(
             row = _row(cell, session, wanted, about)
         except CommschedError as error:
             row = FailedRow(**about, why=str(error))
+        except Exception as error:  # our own mistake in one cell must not cost the others
+            traceback.print_exc()
+            row = FailedRow(**about, why=f"{type(error).__name__}: {error}")
         file.add(row)
         found[cell] = row
         done(row, time.monotonic() - begun)

@@ -199,7 +199,7 @@ class Prices:
             sizes = sorted(known)
             self.tables.curves[key] = (
                 np.array(sizes, np.float64),
-                np.stack([known[n] for n in sizes], axis=-1),
+                np.stack(_alike([known[n] for n in sizes]), axis=-1),
             )
         return self.tables.curves[key]
 
@@ -211,8 +211,9 @@ class Prices:
         if not low < middle < high or depth == 0:
             return
         known[middle] = self.exact(BucketSpec.uniform(middle), method)
-        straight = known[low] + (known[high] - known[low]) * ((middle - low) / (high - low))
-        if np.allclose(straight, known[middle], rtol=LINEAR, atol=1e-9):
+        begin, found, end = _alike([known[low], known[middle], known[high]])
+        straight = begin + (end - begin) * ((middle - low) / (high - low))
+        if np.allclose(straight, found, rtol=LINEAR, atol=1e-9):
             return
         self._refine(method, known, low, middle, depth - 1)
         self._refine(method, known, middle, high, depth - 1)
@@ -280,3 +281,9 @@ class Prices:
             seconds,
             phases,
         )
+
+
+def _alike(found: Sequence[Floats]) -> list[Floats]:
+    """Give each (4, phases) s as many phases; a method may need more for larger buckets."""
+    most = max(each.shape[1] for each in found)
+    return [np.pad(each, ((0, 0), (0, most - each.shape[1]))) for each in found]

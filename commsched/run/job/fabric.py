@@ -1,5 +1,6 @@
 """The fabric of these ranks: hosts, MPI, transport, cores, processor."""
 
+import json
 import os
 import platform
 import re
@@ -16,6 +17,7 @@ from commsched.machine.fabric import Fabric
 from commsched.run.job import agree
 
 CPUINFO = Path("/proc/cpuinfo")
+KERNEL = Path("/proc/sys/kernel/random/boot_id")  # missing on other systems than Linux
 MODEL = "model name"  # missing on ARM
 LONGEST = 200  # characters of a name
 # Variables by which libraries below MPI and Open MPI's layers are chosen; mpiexec's `--mca pml ob1`
@@ -64,6 +66,30 @@ def common_fabric(everyone: Sequence[Own]) -> Fabric:
         transport=_all(rank.transport for rank in everyone),
         cores=min(rank.cores for rank in everyone),
         processor=_all(rank.processor for rank in everyone),
+    )
+
+
+def cores_of_host(comm: MPI.Intracomm) -> float:
+    """Return the cores that the ranks of a host share, the least over the hosts.
+
+    Hosts that run on one kernel, as containers and network namespaces do, share its cores: each
+    counts those for its ranks. All ranks call it; equal on every rank.
+    """
+    host = socket.gethostname()
+    kernel = KERNEL.read_text().strip() if KERNEL.exists() else host
+    own = json.dumps([kernel, host, sorted(os.sched_getaffinity(0))])
+    return shared_cores([json.loads(text) for text in agree.gather_text(own, comm)])
+
+
+def shared_cores(everyone: Sequence[tuple[str, str, Iterable[int]]]) -> float:
+    """Return `cores_of_host` from each rank's kernel, host and usable cores."""
+    on_kernel = Counter(kernel for kernel, _, _ in everyone)
+    on_host = Counter((kernel, host) for kernel, host, _ in everyone)
+    usable: dict[str, set[int]] = {}
+    for kernel, _, cores in everyone:
+        usable.setdefault(kernel, set()).update(cores)
+    return min(
+        len(usable[kernel]) * ranks / on_kernel[kernel] for (kernel, _), ranks in on_host.items()
     )
 
 
