@@ -35,7 +35,7 @@ from commsched.simulate.breakdown import makeups
 from commsched.simulate.engine import simulate
 from commsched.simulate.report import report
 from tests.support.exam import fresh_states
-from tests.support.small_plans import machine
+from tests.support.small_plans import graph, machine
 
 MACHINES = shipped.names("machines")
 SIZES = (1, 100, 4_000, 64_000, 10**6, 6_250_000, 10**8)  # elements
@@ -355,6 +355,20 @@ def test_the_planner_prices_both_sides_of_a_switch():
     switches = [(a, b) for (a, x), (b, y) in pairwise(zip(sizes, names, strict=True)) if x != y]
     assert switches
     assert all(b - a == 1 for a, b in switches)
+
+
+def test_a_method_with_more_phases_for_larger_buckets_is_priced_between_them():
+    sizes = 4, 950_000
+    net = graph(list(sizes))
+    prices = Problem(Request(net=net, machine=machine(4, 2), lossy=("topk:0.01",))).prices
+    method = find_method("node-union+topk:0.01")
+    number = prices.add(method)
+    specs = [BucketSpec.uniform(size) for size in sizes]
+    few, more = (len(method.phases(spec, prices.group)) for spec in specs)
+    assert few < more
+    found = prices.by_size(number, np.array(sizes, np.float64)).sum(axis=(0, 1))
+    exactly = [prices.exact(spec, number).sum() for spec in specs]
+    assert found == pytest.approx(exactly, rel=2e-3)  # between the ends of a curve
 
 
 def test_one_rank_has_nothing_to_exchange(capsys):

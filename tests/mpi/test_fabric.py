@@ -5,13 +5,23 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from mpi4py import MPI
 
 from commsched import records
 from commsched.machine.fabric import Fabric
 from commsched.run import session
 from commsched.run.job import agree
-from commsched.run.job.fabric import Own, common_fabric, fabric, library, transport
+from commsched.run.job.fabric import (
+    Own,
+    common_fabric,
+    cores_of_host,
+    fabric,
+    library,
+    shared_cores,
+    transport,
+)
 from commsched.run.session import RunOptions
 from tests.support.ranks import WORLD
 from tests.support.small_plans import graph, machine, plan
@@ -38,6 +48,29 @@ def test_hosts_stand_in_tree_order_and_what_differs_between_ranks_is_all_told():
     assert common_fabric(ranks) == Fabric(
         hosts=("b", "a"), ranks=(3, 1), mpi="m", transport="t", cores=2, processor="x, y"
     )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cores"),
+    [
+        ([("k", "a", [0, 1])] * 2, 2.0),
+        ([("k", "a", [0]), ("k", "a", [1])], 2.0),  # each pinned to a core of its own
+        ([("k", "a", [0, 1]), ("k", "b", [0, 1])], 1.0),  # two hosts of one kernel
+        ([("k", host, [0, 1]) for host in "abc" for _ in range(2)], 2 / 3),
+        ([("k", "a", [0, 1]), ("j", "b", [0, 1])], 2.0),
+        ([("k", "a", range(8)), ("j", "b", range(4))], 4.0),
+        ([("k", "a", [0, 1, 2])] * 2 + [("k", "b", [0, 1, 2])], 1.0),
+    ],
+)
+def test_hosts_of_one_kernel_share_its_cores(ranks, cores):
+    assert shared_cores(ranks) == pytest.approx(cores)
+
+
+def test_these_ranks_share_the_cores_that_they_may_use():
+    usable = np.zeros(os.cpu_count() or 1, np.int64)
+    usable[list(os.sched_getaffinity(0))] = 1
+    WORLD.Allreduce(MPI.IN_PLACE, usable, MPI.MAX)
+    assert cores_of_host(WORLD) == usable.sum()
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from commsched.exchange.registry import find_method, phases_of
 from commsched.machine.model import Group
 from commsched.plan.model import Plan
 from commsched.program.model import CODINGS, Kind, Op
+from commsched.run.engine import short_slice
 from commsched.run.engine.board import Board, WaitStatus
 from commsched.run.engine.buckets import Buckets
 from commsched.run.engine.channels import EVERYONE, channel, communicators
@@ -93,6 +94,7 @@ class Communication(threading.Thread):
         """Poll until the board is closed; any error ends the job."""
         try:
             self._place.device.use("codec")
+            short_slice.ask()
             self._loop()
         except BaseException as error:  # any exception: the other ranks must not hang
             self._board.fail(error)

@@ -11,6 +11,7 @@ from commsched.plan.model import Plan
 from commsched.program.model import Op, Program
 from commsched.program.placer import StreamQueue
 from commsched.program.registry import STRATEGIES
+from commsched.run.engine import short_slice
 from commsched.run.engine.board import Board, Stopped, WaitStatus
 from commsched.run.engine.buckets import Buckets
 from commsched.run.engine.communication_thread import Communication
@@ -91,6 +92,7 @@ class Engine:
         queue = self._coding[stream]
         try:
             self.device_queue.device.use("codec")
+            short_slice.ask()
             while True:
                 self.board.idle(stream)
                 self.board.until(lambda: bool(queue) or self.board.closed)
