@@ -1,4 +1,4 @@
-"""Ask Linux to let a thread run soon after it wakes, in short slices, beside threads that compute."""
+"""Ask Linux to let a thread run soon after it wakes, in short slices, beside computing threads."""
 
 import ctypes
 import platform
