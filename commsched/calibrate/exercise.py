@@ -163,10 +163,8 @@ def _cells(machine: Machine, largest: int) -> list[WorkloadCell]:
             found += [WorkloadCell(f"{collective}+dense", n) for n in sorted({*sizes, *more})]
     for collective, codec in CODED:
         density = DENSITY if codec == "coo" else 1.0
-        found += [WorkloadCell(f"{collective}+{codec}", n, density) for n in sorted(sizes[:-1])]
-    found += [
-        WorkloadCell(method, n, density) for method, density in PHASED for n in sorted(sizes[:-1])
-    ]
+        found += [WorkloadCell(f"{collective}+{codec}", n, density) for n in sorted(sizes)]
+    found += [WorkloadCell(method, n, density) for method, density in PHASED for n in sorted(sizes)]
     return found
 
 

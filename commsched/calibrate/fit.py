@@ -35,8 +35,10 @@ FACTORS = {
     "bytes inside": 1.0,
     "bytes between": 0.1,
     "coding": 0.5,
-    "memory": 1.0,
-    "call": 3.0,
+    "gather": 1.0,  # from memory
+    "scale": 1.0,  # what has just come, from the cache
+    "gather call": 3.0,
+    "scale call": 3.0,
 }
 
 
@@ -134,11 +136,11 @@ def adjusted(machine: Machine, factors: Factors) -> Machine:
         restart=machine.restart * factor("restart"),
         device=replace(
             device,
-            bandwidth=device.bandwidth / factor("memory"),
-            gather=device.gather * factor("memory"),
-            scale=device.scale * factor("memory"),
-            fixed_gather=device.fixed_gather * factor("call"),
-            fixed_scale=device.fixed_scale * factor("call"),
+            bandwidth=device.bandwidth / factor("gather"),
+            gather=device.gather * factor("gather"),
+            scale=device.scale * factor("scale"),
+            fixed_gather=device.fixed_gather * factor("gather call"),
+            fixed_scale=device.fixed_scale * factor("scale call"),
             codecs={name: _rate(rate, coding) for name, rate in device.codecs.items()},
         ),
     )
