@@ -62,7 +62,7 @@ TABLES: dict[str, Table] = {
     "buffers": (*ON_RANKS, DEVICE, REPORT),
     "codecs": (*CODECS, *CODING, DEVICE, JSON, size.FORCE_SIZE),
     "convergence": (*convergence.OPTIONS, quick("four cases, one fold, two seeds"), JSON),
-    "gpu": (*CODECS, *CODING, FOLDER, quick("one net, shorter calibrations"), JSON),
+    "gpu": (*CODING, FOLDER, quick("one net, shorter calibrations"), JSON),
     "overlap": (*ON_RANKS, DEVICE),
     "planner": (*PLANNER, JSON),
     "runtime": ON_RANKS,
