@@ -1,6 +1,6 @@
 """Draws accuracy.png, the errors of a recorded `commsched validate`; writes its table in docs.
 
-The recorded table is traces/validation/table.jsonl, of a whole `commsched validate`.
+The recorded table is traces/validation/table.jsonl, of `commsched validate`, whole or --quick.
 """
 
 from pathlib import Path
