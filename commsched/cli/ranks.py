@@ -1,16 +1,21 @@
 """The start of a command that all ranks of a job run together."""
 
 import argparse
+from collections.abc import Collection
 
 TIMEOUT = 60.0  # s, of a command without --timeout
-# functions, words, files whose contents are compared, and what each rank may have of its own
-APART = ("run", "whole_parser", "line", "plan", "script", "device")
+# functions, words, files whose contents are compared
+APART = ("run", "whole_parser", "line", "plan", "script")
 
 
-def begin(args: argparse.Namespace) -> None:
-    """Load MPI before NumPy, and refuse ranks that were started with different options."""
+def begin(args: argparse.Namespace, own: Collection[str] = ()) -> None:
+    """Load MPI before NumPy, and refuse ranks that were started with different options.
+
+    own: options that each rank may have its own value of.
+    """
     from commsched.run.job.meeting import meet
 
     given = vars(args)
-    options = {f"--{k.replace('_', '-')}": str(v) for k, v in given.items() if k not in APART}
+    shared = {k: str(v) for k, v in given.items() if k not in (*APART, *own)}
+    options = {f"--{k.replace('_', '-')}": v for k, v in shared.items()}
     meet(args.run.__name__, options, given.get("timeout", TIMEOUT))

@@ -12,8 +12,6 @@ from commsched.interrupts import on_interrupt
 
 FIRST_CALL, LAST_CALL = 1.08, 1.16  # of a time limit that a search has not kept by itself
 AGAIN = 1e-3  # s until the next try where an interrupt would be lost
-
-
 WEAK = ("weakref", "_weakrefset")  # modules whose callbacks end unnoticed
 
 

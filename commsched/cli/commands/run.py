@@ -38,7 +38,7 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Run, and print the summary on rank 0."""
-    begin(args)
+    begin(args, own=("device",))
     from commsched.planner.replan import replanned
     from commsched.run.session import RunOptions, run_file
 

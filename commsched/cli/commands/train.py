@@ -112,7 +112,7 @@ def train(args: argparse.Namespace) -> int | None:
     if args.elastic is not None and not elastic.supervised("train --elastic"):
         command = (*elastic.COMMSCHED, *args.line)
         return elastic.run(args.elastic, args.checkpoint, command, args, ("--resume",))
-    begin(args)
+    begin(args, own=("device",))
     if args.sweep is not None:
         _sweep(args)
         return None
