@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from commsched.machine import file as machine_file
 from commsched.machine import model as machine_model
 from commsched.machine.change import changed
 from commsched.machine.ports import network
+from commsched.nearest import nearest
 from commsched.net import file as net_file
 from commsched.net import graph as net_graph
 from commsched.net.load import on_machine
@@ -38,6 +40,7 @@ from commsched.planner.smaller import too_large
 from commsched.plot.draw import draw
 from commsched.plot.style import Style
 from commsched.program.read_plan import read_plan
+from commsched.quantities import ERROR, GIGABYTES, MEGABYTES, PATIENCE
 from commsched.simulate.engine import STEPS
 from commsched.simulate.engine import simulate as predict
 from commsched.simulate.report import lines, report
@@ -54,6 +57,8 @@ from commsched.units import nbytes, seconds
 
 RANKS = 64  # whose spans a predicted timeline has by default
 PLURALS = {"planners": "planner", "methods": "method", "strategies": "strategy"}
+QUANTITIES = {"memory": GIGABYTES, "bucket": MEGABYTES, "time_limit": PATIENCE, "max_error": ERROR}
+FIELDS = tuple(field.name for field in fields(Request))
 COLUMNS = ("plan", "iteration", "speed-up", "exposed", "sent per rank", "memory", "methods")
 
 
@@ -132,7 +137,8 @@ class Plan(Shown):
         """Plan as `commsched plan` does.
 
         allow: lossy codecs, as "fp16,topk:1%" or a list; method: the only methods that may be used;
-        `request`: other fields of planner.request.Request, such as strategy, memory or time_limit.
+        `request`: other fields of planner.request.Request, such as strategy, memory="16GB" or
+        time_limit="5 s"; a memory or a bucket without a unit is in bytes, a time in seconds.
         """
         wanted = _request(net, machine, allow, method, compute, **request)
         return cls(plan_with_verdict(wanted, planner).plan)
@@ -299,7 +305,16 @@ def _request(
     net = net if isinstance(net, Net) else Net(net)
     on = (machine if isinstance(machine, Machine) else Machine(machine)).model
     model = on_machine(net.model, on, compute)
+    more = {name: _field(name, value) for name, value in more.items()}
     return only(Request(net=model, machine=on, lossy=_words(allow), **more), _words(method))
+
+
+def _field(name: str, value: Any) -> Any:
+    """Return a field of a request; a quantity may be a text, as on the command line."""
+    if name not in FIELDS:
+        raise CommschedError(f"a plan has no option {name!r}{nearest(name, FIELDS, 0.0)}")
+    quantity = QUANTITIES.get(name)
+    return quantity.read(value, name) if quantity and isinstance(value, str) else value
 
 
 def compare(*what: "Plan | Prediction | str | Path") -> Comparison:

@@ -42,6 +42,17 @@ def test_a_method_that_cannot_sum_is_refused_with_the_nearest():
         cs.Plan.best("lstm", "localhost", method="native+fp16")
 
 
+def test_quantities_are_written_as_on_the_command_line(plan):
+    same = cs.Plan.best(
+        "lstm", cs.Machine("p3.16xlarge", **MACHINE), method="ring+dense", memory="16GB"
+    )
+    assert same.model.hash == plan.model.hash
+    with pytest.raises(cs.CommschedError, match=r"memory limit of 1 kB per rank cannot hold"):
+        cs.Plan.best("lstm", "localhost", method="ring+dense", memory="1kB")
+    with pytest.raises(cs.CommschedError, match=r"no option 'memroy'.*nearest: 'memory'"):
+        cs.Plan.best("lstm", "localhost", memroy="16GB")
+
+
 def test_patterns_force_all_tensors_that_they_name(tmp_path):
     path = tmp_path / "plan.json"
     words = ["--machine", "localhost", "--method", "ring+dense", "--force", "*bias*=tree+dense"]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from commsched.calibrate import exercise
-from commsched.calibrate.fit import FACTORS, NOISE, adjusted, fit, matters
+from commsched.calibrate.fit import FACTORS, adjusted, fit, matters
+from commsched.cost.least_squares import NOISE
 from tests.support.small_plans import machine
 
 

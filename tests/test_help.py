@@ -63,7 +63,7 @@ def test_an_option_before_the_name_of_a_benchmark_counts(capsys):
     [
         (["plna"], "no command 'plna'; nearest: 'plan'; see 'commsched --help'"),
         (["bench", "codec"], "nearest: 'codecs'; see 'commsched bench --help'"),
-        (["machine", "old"], "known: new, stalls, devices; see 'commsched machine --help'"),
+        (["machine", "old"], "known: new, fit, stalls, devices; see 'commsched machine --help'"),
         (["profile", "mlp", "--precision", "fp8"], "no --precision 'fp8'; known: fp32, fp16"),
     ],
 )

@@ -100,6 +100,8 @@ def test_what_breaks_a_law_is_found(kind, old, new, law, said, tmp_path, capsys)
     assert status == 1
     assert said in told[f"{kind} the-spoilt"][law]
     assert told[f"{kind} the-spoilt"][law].startswith("FAILS")
+    if law == "proof":
+        assert "while 'proof' fails" in told[f"{kind} the-spoilt"]["sums"]
 
 
 @pytest.mark.parametrize(
@@ -130,6 +132,7 @@ def test_a_codec_that_lacks_something_is_one_sentence(old, new, said, tmp_path, 
         (["check", "examples/train_text.py"], "registers no collective and no codec"),
         (["new", "codec", "Mine"], "small letters, digits and hyphens"),
         (["new", "codec", "mine", "-o", "my-codec.py"], "Python imports no such file"),
+        (["new", "collective", "numpy"], "numpy.py would hide Python's module 'numpy'"),
     ],
 )
 def test_refusals_are_one_sentence(words, said, capsys):

@@ -200,6 +200,7 @@ def test_python_makes_the_rows_of_the_command_and_draws_them(tmp_path):
         for some in (study.rows, rows.read(path))
     )
     assert len(study.rows) == 8
+    assert {type(one["ranks"]) for one in study.rows} == {int}
     assert here == {one for one in there if one[1] == 16}
     assert repr(study) == "<Study: 8 rows, 0 without a plan>"
     assert study._repr_html_().count("per-tensor") == 4

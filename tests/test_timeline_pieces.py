@@ -83,7 +83,12 @@ def test_what_ranks_agreed_on_in_the_first_steps_of_a_large_file_is_found(left, 
                 part.append(span for span in steps(0, 60) if span.rank == rank)
         pieces.unlink()
     small = size // 5
-    assert "0/b/decide" not in read(pieces, small).decisions
+    newest = read(pieces, small)
+    assert "0/b/decide" not in newest.decisions
+    if left == "parts":
+        first = int(newest.step.min())
+        assert 0 < first < 60
+        assert len(newest) == np.count_nonzero(steps(0, 60).step >= first)
     found = read(pieces, small, decided=4)
     assert len(found) == 4 * RANKS
     assert str(found.decisions) == str(

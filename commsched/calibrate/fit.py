@@ -7,22 +7,16 @@ import numpy as np
 import numpy.typing as npt
 
 from commsched.calibrate.exercise import CellTimes, predict
+from commsched.cost.least_squares import least_squares
 from commsched.machine.model import CodecRate, Link, Machine
 from commsched.plan.model import Plan
 
 Floats = npt.NDArray[np.float64]
 Factors = Mapping[str, float]
 
-NOISE = 0.05  # expected error of the logarithm of a measured time
 WEIGHTS = {"exchange": 1.0, "encode": 0.5, "decode": 0.5}
 # s; shorter times have less weight.
 SHORT = {"exchange": 3e-3, "encode": 2e-3, "decode": 2e-3}
-ROUNDS = 12
-RENEWED = 6  # rounds after which the slopes are computed again
-STEP = 0.02  # of a logarithm, for the slopes
-NEAR = 0.1  # change of the logarithms up to which the slopes stay valid
-DONE = 0.003  # change of the logarithms that ends the search
-OUTLIER = 3.0  # multiple of NOISE beyond which errors count linearly
 
 # Adjusted quantities, and the expected error of each one's logarithm: tight loops measure times
 # per byte well, but not how threads and ranks disturb each other. There are at most a third as many
@@ -47,14 +41,10 @@ def fit(
 ) -> Machine:
     """Adjust the plan's machine to the measured times of the cells in `fitted`, (cells,).
 
-    Least squares of the errors of logarithms, damped towards the unadjusted machine; errors beyond
-    OUTLIER count linearly. Source: Gauss-Newton with Huber's weights (Huber, "Robust Statistics",
-    1981) and a normal prior; slopes are corrected by each move as Broyden does ("A class of methods
-    for solving nonlinear simultaneous equations", 1965).
+    Least squares of the errors of logarithms, damped towards the unadjusted machine.
     """
     machine = plan.machine
     names = [name for name in FACTORS if matters(machine, name)]
-    logs = np.zeros(len(names))
     doubt = np.array([FACTORS[name] for name in names])
 
     def errors(logs: Floats) -> Floats:
@@ -62,31 +52,8 @@ def fit(
         beat()
         return _errors(predict(replace(plan, machine=adjusted(machine, factors))), measured, fitted)
 
-    here = errors(logs)
-    slopes, far = np.zeros((0, 0)), True
-    for number in range(ROUNDS):
-        if far and number % RENEWED == 0:
-            slopes = np.stack(
-                [(errors(logs + STEP * unit) - here) / STEP for unit in np.eye(len(logs))]
-            )
-        weight = _weight(here)
-        normal = slopes * weight @ slopes.T + np.diag(doubt**-2.0)
-        move = -np.linalg.solve(normal, slopes @ (weight * here) + logs / doubt**2)
-        move *= min(1.0, 1.0 / np.abs(move).max()) if move.any() else 1.0
-        logs, before = logs + move, here
-        here = errors(logs)
-        if move.any():
-            slopes += np.outer(move, here - before - move @ slopes) / (move @ move)
-        far = bool(np.abs(move).max() > NEAR)
-        if np.abs(move).max() < DONE:
-            break
+    logs = least_squares(errors, doubt)
     return adjusted(machine, dict(zip(names, np.exp(logs).tolist(), strict=True)))
-
-
-def _weight(errors: Floats) -> Floats:
-    """Return the weight of each error in the least squares."""
-    found: Floats = np.minimum(1.0, OUTLIER * NOISE / np.maximum(np.abs(errors), 1e-12)) / NOISE**2
-    return found
 
 
 def _errors(predicted: CellTimes, measured: CellTimes, fitted: npt.NDArray[np.bool_]) -> Floats:

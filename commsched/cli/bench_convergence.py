@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commsched.cli.options import Flag, ListOption, Option
-from commsched.cli.quantities import SECONDS, SPREAD
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
+from commsched.quantities import SECONDS, SPREAD
 from commsched.text_table import table
 from commsched.units import nbytes
 

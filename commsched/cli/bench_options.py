@@ -6,7 +6,7 @@ from commsched.cli import bench_convergence as convergence
 from commsched.cli import size
 from commsched.cli.machine import SET
 from commsched.cli.options import TIMEOUT, Flag, ListOption, Option, Table
-from commsched.cli.quantities import DENSITY
+from commsched.quantities import DENSITY
 
 JSON = Flag("--json", "print the results as JSON")
 DEVICE = Option("--device", "D", "cpu or cuda", default="cpu")

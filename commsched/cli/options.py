@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from commsched.cli.quantities import SECONDS
 from commsched.errors import CommschedError
 from commsched.files import check_writable
+from commsched.quantities import SECONDS
 from commsched.quantity import NUMBER, Quantity
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"

@@ -142,11 +142,11 @@ class _Chain:
 
     def run(self) -> None:
         """Plan by the planner that was asked for, then by the families."""
-        if self.planner != DEFAULT:
-            self._add(make_plan(self.request, self.planner))
         dense, lossless, *lossy = self.families
         limit, count = self.request.time_limit, len(self.families)
         ends = [until(limit and limit * k / count) for k in range(1, count + 1)]
+        if self.planner != DEFAULT:
+            self._add(make_plan(self.request, self.planner))
         for family, over in zip((lossless, dense, *lossy), ends, strict=True):
             best = self._best(family)
             if best is None or not self._certain(family, best):

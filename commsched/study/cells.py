@@ -183,7 +183,8 @@ def _parts(word: str) -> tuple[str, ...]:
 
 def _count(word: str) -> int:
     if not (word.isascii() and word.isdecimal() and 0 < len(word) < 10 and int(word)):
-        raise CommschedError(f"nodes and ranks are whole numbers from 1 on, got {word!r}")
+        several = "; several are a list" if "," in word else ""
+        raise CommschedError(f"nodes and ranks are whole numbers from 1 on, got {word!r}{several}")
     return int(word)
 
 

@@ -13,10 +13,9 @@ from commsched.errors import CommschedError
 from commsched.run.job.lock import locked
 from commsched.study.pricing import COLUMNS, Row
 
+COUNTS = frozenset(("nodes", "ranks", "launches"))
 NUMBERS = frozenset(
-    name
-    for name in COLUMNS
-    if name in ("nodes", "ranks", "scale", "launches") or "_seconds" in name or "_bytes" in name
+    name for name in COLUMNS if name == "scale" or "_seconds" in name or "_bytes" in name
 ) | {"port_bits_per_second"}
 
 
@@ -45,7 +44,7 @@ def appending(path: Path) -> Iterator[RowFile]:
 
 
 def read(path: str | Path) -> list[Row]:
-    """Read the table of a study; numbers are floats, and None where there is none."""
+    """Read the table of a study; numbers are None where there are none."""
     text = files.read_text(path)
     table = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
     if not table or tuple(table[0]) != COLUMNS:
@@ -65,10 +64,11 @@ def _row(cells: Sequence[str], where: str) -> Row:
 
 
 def _value(name: str, cell: str, where: str) -> str | float | None:
-    if name not in NUMBERS:
+    if name not in NUMBERS | COUNTS:
         return cell
+    number = float if name in NUMBERS else int
     try:
-        return float(cell) if cell else None
+        return number(cell) if cell else None
     except ValueError:
         raise CommschedError(f"{where}: {name} must be a number, got {cell!r}") from None
 
@@ -107,7 +107,11 @@ def write_parquet(path: Path, rows: Iterable[Row]) -> None:
     import pyarrow.parquet
 
     rows = list(rows)
-    kinds = [(name, pyarrow.float64() if name in NUMBERS else pyarrow.string()) for name in COLUMNS]
+    kinds = [
+        *((name, pyarrow.float64()) for name in NUMBERS),
+        *((name, pyarrow.int64()) for name in COUNTS),
+    ]
+    kinds = [(name, dict(kinds).get(name, pyarrow.string())) for name in COLUMNS]
     table = pyarrow.Table.from_pylist(rows, schema=pyarrow.schema(kinds))
     with files.writing(path) as file:
         pyarrow.parquet.write_table(table, file)

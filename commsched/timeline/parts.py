@@ -172,7 +172,6 @@ def read_parts(
         warnings.append(f"{_ranks(missing)} of {ranks} left no spans")
     since = max(part.since for part in found)
     if since:
-        timeline = timeline.select(timeline.step >= since)
         what = f"{path}: the parts are larger than {window} bytes, so that only their newest steps"
         warnings.append(f"{what} were read: those from step {since} on")
     header = msgspec.structs.replace(timeline.header, warnings=tuple(warnings))
@@ -188,7 +187,7 @@ class _Part:
 
     def __init__(self, path: Path, rank: int, decided: int | None) -> None:
         """Read the header; it stays None where not even that was written."""
-        self.path, self.rank, self.since = path, rank, 0  # the first step with all spans
+        self.path, self.rank, self.since = path, rank, 0  # the first step that is read
         self._decided = decided
         self.header: PartHeader | None = None
         with files.opened(path) as file:
@@ -203,30 +202,48 @@ class _Part:
                 f"{where}: rank is {self.header.rank}, but the file's name says {rank}"
             )
 
-    def rows(self, window: int) -> Iterator[list[PartRow]]:
-        """Yield the newest rows, of at most about `window` bytes, in chunks."""
-        number = 2  # of a line
+    def begin_late(self, window: int) -> int:
+        """Leave out all but the newest `window` bytes; return the first step with all spans."""
+        if self._decided is not None:
+            return 0
         with files.opened(self.path) as file:
             size = file.seek(0, os.SEEK_END)
-            cut = self._decided is None and size - self.begin > window
-            file.seek(size - window if cut else self.begin)
-            if cut:
-                file.readline()  # the rest of a line
+            if size - self.begin <= window:
+                return 0
+            file.seek(size - window)
+            file.readline()  # the rest of a line
+            begin, line = file.tell(), file.readline()
+            if not line.endswith(b"\n"):
+                return 0
+            self.begin = begin
+            return self._decoded([line[:-1]], 0)[0].step + 2  # streams are rarely further apart
+
+    def rows(self, since: int) -> Iterator[list[PartRow]]:
+        """Yield the rows from a step on, in chunks."""
+        self.since = since
+        number = 2  # of a line
+        with files.opened(self.path) as file:
+            file.seek(self.begin)
             rest = b""
             while chunk := file.read(CHUNK):
                 *lines, rest = (rest + chunk).split(b"\n")
-                rows: list[PartRow] = []
-                try:
-                    rows.extend(rows_of(lines))
-                except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-                    raise CommschedError(
-                        f"{self.path}, line {number + len(rows)}: not a span: {error}"
-                    ) from None
-                if cut and not self.since and rows:
-                    self.since = rows[0].step + 2  # streams are rarely further apart
+                rows = self._decoded(lines, number)
                 number += len(lines)
-                yield rows if self._decided is None else self._told(rows, self._decided)
+                if self._decided is not None:
+                    rows = self._told(rows, self._decided)
+                yield [row for row in rows if row.step >= since] if since else rows
         self.torn = bool(rest)
+
+    def _decoded(self, lines: Iterable[bytes], number: int) -> list[PartRow]:
+        """Decode lines, the first of which has a number in the file."""
+        rows: list[PartRow] = []
+        try:
+            rows.extend(rows_of(lines))
+        except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+            raise CommschedError(
+                f"{self.path}, line {number + len(rows)}: not a span: {error}"
+            ) from None
+        return rows
 
     @staticmethod
     def _told(rows: list[PartRow], decided: int) -> list[PartRow]:
@@ -264,8 +281,9 @@ def _merge(parts: list[_Part], headers: list[PartHeader], window: int) -> Timeli
         [word for header in headers for word in header.streams],
         [word for header in headers for word in header.names],
     )
+    since = max(part.begin_late(window // len(parts)) for part in parts)
     for part, header in zip(parts, headers, strict=True):
-        for rows in part.rows(window // len(parts)):
+        for rows in part.rows(since):
             columns.add(on_clock(rows, part.rank, header.clock_offset_us / 1e6 - header.t0))
     first = headers[0]
     return columns.timeline(

@@ -14,6 +14,7 @@ from commsched.run.engine.transfer import begin
 from commsched.run.engine.wait_for_messages import complete
 from commsched.run.job import agree
 from commsched.run.wire.host import PlainPath
+from commsched.run.wire.path import Repeated
 from commsched.run.wire.staging import SLOTS, Pointers, StagedPath
 from tests.support import strict_arrays
 from tests.support.exam import Case, Taken, inputs, shared_out
@@ -32,6 +33,7 @@ SEVERAL = [
     if type(m).__module__.startswith("commsched.")  # not those of other tests
 ]
 NATIVE = [pair for pair in EVERY_PAIR if pair.collective == "native"]
+MIXED = PlainPath(64, persistent=False), StagedPath(Late(), 64)  # ranks without a device and with
 EXACT = [pair for pair in SOME if pair.collective != "native"]
 
 
@@ -157,7 +159,7 @@ def test_the_sum_of_the_mpi_itself_goes_through_host_memory(numel):
     for path in (
         StagedPath(Late(), 64),
         Pointers(Late(), 64),
-        (PlainPath(64), StagedPath(Late(), 64)),
+        MIXED,
     ):
         chosen = path[WORLD.rank % 2] if isinstance(path, tuple) else path
         grads = gradients("alone", WORLD.size, numel)  # whole numbers
@@ -167,6 +169,26 @@ def test_the_sum_of_the_mpi_itself_goes_through_host_memory(numel):
             over_mpi(pair, numel, state, chosen)
         if not np.array_equal(on_host(state["result"]), np.sum(grads, axis=0)):
             found.append(f"{numel} elements: not the sum")
+    together(found)
+
+
+def test_native_sums_of_ranks_with_and_without_a_device_match_in_every_step():
+    path, found = MIXED[WORLD.rank % 2], []
+    grads = gradients("alone", WORLD.size, 301)  # whole numbers
+    (phase,) = NATIVE[0].phases(spec(301), GROUP)
+    state = fresh_states([g.copy() for g in grads])[WORLD.rank]
+    state["gradient"] = path_module(path).asarray(state["gradient"])
+    held = open_endpoint(phase, state)
+    exchange = begin(phase.schedule, held, WORLD, 7, path)
+    for times in range(3):
+        complete(exchange)
+        if not np.array_equal(on_host(held.take(0, 1)), WORLD.size**times * sum(grads)):
+            found.append(f"step {times}: not the sum")
+        if isinstance(exchange, Repeated):
+            exchange.start()
+        else:
+            exchange = begin(phase.schedule, held, WORLD, 7, path)
+    complete(exchange)
     together(found)
 
 

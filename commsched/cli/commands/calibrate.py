@@ -3,8 +3,8 @@
 import argparse
 
 from commsched.cli.options import DEVICE, TIMEOUT, Commands, Flag, Option, add_command, json_path
-from commsched.cli.quantities import SECONDS
 from commsched.cli.ranks import begin
+from commsched.quantities import SECONDS
 
 EXAMPLE = """example:
   mpiexec -n 4 commsched calibrate -o machine.json

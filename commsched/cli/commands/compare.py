@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commsched.cli.options import Commands, Flag, Option, add_command
-from commsched.cli.quantities import PERCENT
 from commsched.errors import CommschedError
+from commsched.quantities import PERCENT
 
 if TYPE_CHECKING:
     from commsched.timeline.model import Timeline

@@ -8,7 +8,6 @@ from pathlib import Path
 from commsched import files
 from commsched.cli.commands.plan import headline
 from commsched.cli.options import Commands, Flag, Option, add_command
-from commsched.cli.quantities import POSITIVE, SECONDS
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
@@ -19,6 +18,7 @@ from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
+from commsched.quantities import POSITIVE, SECONDS
 from commsched.run.job import start as job
 from commsched.simulate.engine import simulate
 from commsched.simulate.report import lines, report

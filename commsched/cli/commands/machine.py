@@ -6,8 +6,17 @@ from typing import TYPE_CHECKING
 
 from commsched.cli import machine
 from commsched.cli.machine import SET
-from commsched.cli.options import Commands, Flag, Option, add_actions, add_command, json_file
-from commsched.cli.quantities import MICROSECONDS, PORT
+from commsched.cli.options import (
+    Commands,
+    Flag,
+    ListOption,
+    Option,
+    add_actions,
+    add_command,
+    json_file,
+)
+from commsched.quantities import MICROSECONDS, PORT
+from commsched.units import nbytes
 
 if TYPE_CHECKING:
     from commsched.machine.model import Machine
@@ -15,6 +24,8 @@ if TYPE_CHECKING:
 EXAMPLE = """example:
   commsched machine new --nodes 4 --gpus 8 --gpu a100 --net "25 Gbit/s" -o lab.json
   commsched machine new --nodes 2 --gpus 4 --gpu h100 --net "400 Gbit/s" --ports 4 -o lab.json
+  commsched machine fit all_reduce_perf.txt --machine lab.json -o lab.json
+  commsched machine fit apart.txt --inside on_one_node.txt --machine lab.json -o lab.json
   commsched machine stalls measured.json --machine lab.json -o lab.json
   commsched machine devices
 """
@@ -40,6 +51,13 @@ STALLS = (
     *machine.OPTIONS,
     Option("-o --output", "FILE", "machine file to write", json_file, required=True),
 )
+FIT = (
+    Option("logs", "LOG", "output of nccl-tests, rccl-tests or OSU's tests", nargs="*"),
+    ListOption("--inside", "LOG", "output of OSU's tests between two ranks of one node"),
+    *machine.OPTIONS,
+    Option("-o --output", "FILE", "machine file to write", json_file, required=True),
+    Flag("--json", "print the fit as JSON"),
+)
 HEADER = ("device", "memory", "bandwidth", "peak", "inside", "slot", "source")
 
 
@@ -48,6 +66,8 @@ def add(commands: Commands) -> None:
     text = "describe a machine of your own in a line; list the known devices"
     actions = add_actions(commands, "machine", text, EXAMPLE)
     add_command(actions, "new", new, "write a machine file", NEW)
+    told = "fit the links of a machine to sums and messages that others' tests have measured"
+    add_command(actions, "fit", fit, told, FIT)
     told = "take the stalls of compute from a measured timeline"
     add_command(actions, "stalls", stalls, told, STALLS)
     listing = (Flag("--json", "print the devices as JSON"),)
@@ -66,6 +86,47 @@ def new(args: argparse.Namespace) -> None:
     print(f"{made.name}: {made.nodes} x {args.gpus} {made.device.name}{inside}")
     for line in network(made):
         print(line)
+    print(f"written to {args.output}")
+
+
+def fit(args: argparse.Namespace) -> None:
+    """Write a machine file with fitted links, and say what was fitted, and how well."""
+    from commsched import records
+    from commsched.errors import CommschedError
+    from commsched.interchange.fit_links import fitted, task
+    from commsched.interchange.micro_benchmarks import read
+    from commsched.machine import file
+    from commsched.machine.trust import errors_of, held_out_line
+    from commsched.units import bits, seconds
+
+    on = machine.load(args)
+    wanted = [(path, False) for path in args.logs] + [(path, True) for path in args.inside]
+    if not wanted:
+        raise CommschedError("give the output of a test, such as all_reduce_perf.txt")
+    tasks = [task(on, series, inside) for path, inside in wanted for series in read(path)]
+    found = fitted(on, tasks)
+    file.write(args.output, found)
+    if args.json:
+        told = {place: records.to_data(getattr(found, place)) for place in ("inside", "between")}
+        print(json.dumps({**told, "held_out_errors": errors_of(found)}, indent=1))
+        return
+    for each in tasks:
+        series, first, last = each.series, each.points[0][0], each.points[-1][0]
+        print(
+            f"{series.path}: {series.title} of {each.on.nodes} x {each.on.everyone.lanes} ranks,"
+            f" {len(each.points)} sizes from {nbytes(first)} to {nbytes(last)}"
+        )
+        if series.torn:
+            print(f"warning: {series.path} ends in the middle; what it has is used")
+    for place in ("inside", "between"):
+        old, new = getattr(on, place), getattr(found, place)
+        if new != old:
+            print(
+                f"{place} nodes: latency L + 2 o {seconds(old.latency + 2 * old.overhead)} ->"
+                f" {seconds(new.latency + 2 * new.overhead)}, {bits(1 / old.per_byte)} ->"
+                f" {bits(1 / new.per_byte)}"
+            )
+    print(held_out_line(errors_of(found)))
     print(f"written to {args.output}")
 
 
@@ -108,8 +169,6 @@ def _made(args: argparse.Namespace) -> "Machine":
 
 
 def _inside(made: "Machine") -> str:
-    from commsched.units import nbytes
-
     if max(made.ranks_of_node) == 1:
         return ""
     return f", {nbytes(1 / made.inside.per_byte)}/s between two of a node"
@@ -120,7 +179,6 @@ def devices(args: argparse.Namespace) -> None:
     from commsched import records
     from commsched.machine.devices import accelerators
     from commsched.text_table import table
-    from commsched.units import nbytes
 
     known = accelerators()
     if args.json:

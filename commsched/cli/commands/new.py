@@ -1,15 +1,16 @@
 """`commsched new`: a collective or codec of your own to begin with, and its test."""
 
 import argparse
+from importlib.util import find_spec
 from pathlib import Path
 
 from commsched.cli.options import Commands, Option, add_command, output_file
 from commsched.errors import CommschedError
 
 EXAMPLE = """example:
-  commsched new collective torus
-  commsched check torus.py --ranks 8,1024
-  commsched price 25000000 --machine summit --plugin torus.py --method torus+dense,ring+dense
+  commsched new collective my-ring
+  commsched check my_ring.py --ranks 8,1024
+  commsched price 25000000 --machine summit --plugin my_ring.py --method my-ring+dense,ring+dense
   commsched new codec int16 -o plug-ins/int16.py
   python -m pytest plug-ins/test_int16.py
 """
@@ -39,6 +40,11 @@ def new(args: argparse.Namespace) -> None:
     for each in (path, test):
         if each.exists():
             raise CommschedError(f"{each} is there already; give another file with -o")
+    there = find_spec(path.stem)
+    if there is not None:
+        raise CommschedError(
+            f"{path} would hide Python's module {path.stem!r} ({there.origin}); choose another name"
+        )
     code, test_code = made
     files.write_bytes(path, code.encode())
     module = identifier(args.name)

@@ -21,15 +21,6 @@ from commsched.cli.options import (
     add_command,
     json_file,
 )
-from commsched.cli.quantities import (
-    ERROR,
-    GIGABYTES,
-    MEGABYTES,
-    NUMBERS,
-    PATIENCE,
-    POSITIVE,
-    SPREAD,
-)
 from commsched.cli.signals import one_interrupt, time_limit
 from commsched.errors import CommschedError
 from commsched.exchange import recorded_gradients as recorded
@@ -53,6 +44,15 @@ from commsched.planner.registry import DEFAULT
 from commsched.planner.request import Report, Request
 from commsched.planner.smaller import too_large
 from commsched.progress import tell, working
+from commsched.quantities import (
+    ERROR,
+    GIGABYTES,
+    MEGABYTES,
+    NUMBERS,
+    PATIENCE,
+    POSITIVE,
+    SPREAD,
+)
 from commsched.simulate import native
 from commsched.text_table import table
 from commsched.units import nbytes, seconds

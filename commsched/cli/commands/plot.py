@@ -7,9 +7,9 @@ from typing import Any
 
 from commsched.cli import study_picture
 from commsched.cli.options import Commands, Flag, Option, add_command, output_file
-from commsched.cli.quantities import INCHES, POINTS
 from commsched.errors import CommschedError
 from commsched.progress import working
+from commsched.quantities import INCHES, POINTS
 
 EXAMPLE = """\
 example:

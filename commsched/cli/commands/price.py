@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from commsched.cli import machine as machine_options
 from commsched.cli import size
 from commsched.cli.options import Commands, Flag, ListOption, Option, add_command, output_file
-from commsched.cli.quantities import DENSITY, MILLISECONDS, elements
 from commsched.errors import CommschedError
+from commsched.quantities import DENSITY, MILLISECONDS, elements
 from commsched.units import count, nbytes
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from commsched.cli import size
 from commsched.cli.options import DEVICE, Commands, Flag, Option, add_command, json_path
-from commsched.cli.quantities import SECONDS
 from commsched.cli.ranks import begin
+from commsched.quantities import SECONDS
 
 EXAMPLE = """example:
   mpiexec -n 4 commsched run plan.json -o measured.json --steps 20

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commsched.cli.options import Commands, Flag, ListOption, Option, add_actions, add_command
-from commsched.cli.quantities import BYTES, SECONDS
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
+from commsched.quantities import BYTES, SECONDS
 
 if TYPE_CHECKING:
     from commsched.lab.testbed.bed import Completed, Testbed

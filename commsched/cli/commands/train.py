@@ -18,9 +18,9 @@ from commsched.cli.options import (
     add_command,
     add_options,
 )
-from commsched.cli.quantities import MEGABYTES, POSITIVE
 from commsched.cli.ranks import begin
 from commsched.errors import CommschedError
+from commsched.quantities import MEGABYTES, POSITIVE
 
 if TYPE_CHECKING:
     from commsched.net.graph import Net

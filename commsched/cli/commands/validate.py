@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from commsched import files
 from commsched.cli.options import Commands, Flag, ListOption, Option, add_command
-from commsched.cli.quantities import PATIENCE, PERCENT, POSITIVE, SECONDS
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
+from commsched.quantities import PATIENCE, PERCENT, POSITIVE, SECONDS
 from commsched.text_table import table
 from commsched.units import seconds
 

@@ -35,14 +35,16 @@ def laws(name: str, machines: Sequence[Machine]) -> Iterator[Finding]:
     """Examine a collective, also at the sizes of the machines."""
     yield examined("text", lambda: _text(name))
     groups = [grid(*shape, dealt=dealt) for shape in GRIDS for dealt in (False, True)]
-    yield examined("proof", lambda: _proof(name, groups))
+    proof = examined("proof", lambda: _proof(name, groups))
+    yield proof
     yield examined("rounds", lambda: _read_twice(name))
-    yield examined("sums", lambda: _sums(name))
-    yield examined("bytes", lambda: _bytes(name))
+    yield examined("sums", lambda: _sums(name), proof)
+    yield examined("bytes", lambda: _bytes(name), proof)
     for machine in machines:
         on = f"on {machine.size} ranks"
-        yield examined(f"proof {on}", partial(_proof, name, [machine.everyone]))
-        yield examined(f"price {on}", partial(_price, name, machine))
+        proof = examined(f"proof {on}", partial(_proof, name, [machine.everyone]))
+        yield proof
+        yield examined(f"price {on}", partial(_price, name, machine), proof)
 
 
 def _text(name: str) -> str:

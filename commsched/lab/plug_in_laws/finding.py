@@ -24,8 +24,13 @@ class Skipped(Exception):
     """Says why a law is not examined."""
 
 
-def examined(law: str, examine: Callable[[], str]) -> Finding:
-    """Examine a law: `examine` returns what it saw; what it raises is the finding."""
+def examined(law: str, examine: Callable[[], str], given: Finding | None = None) -> Finding:
+    """Examine a law: `examine` returns what it saw; what it raises is the finding.
+
+    A law that says something only where another one holds is `given` that one.
+    """
+    if given is not None and not given.holds:
+        return Finding(law, None, f"says nothing while {given.law!r} fails")
     try:
         return Finding(law, True, examine())
     except Skipped as reason:

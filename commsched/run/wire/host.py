@@ -124,8 +124,9 @@ class InPlace:
 class PlainPath:
     """Packets in memory of the host, in pieces of `cut` bytes, which all ranks must agree on."""
 
-    def __init__(self, cut: int | None = None) -> None:
+    def __init__(self, cut: int | None = None, persistent: bool = PERSISTENT) -> None:
         self.whole = cut or CUT
+        self.persistent = persistent  # whether native sums are; MPI matches them with such only
 
     def join(self, comm: MPI.Intracomm) -> None:
         """Nothing to prepare: MPI is always ready."""
@@ -134,19 +135,21 @@ class PlainPath:
         return InPlace(comm, tag, self.whole)
 
     def native(self, held: Endpoint, comm: MPI.Intracomm) -> "Native":
-        return Native(held, comm, self.whole)
+        return Native(held, comm, self.whole, self.persistent)
 
 
 class Native:
     """MPI's own all-reduce of a bucket in place, without blocking; `start` begins it once more."""
 
-    def __init__(self, held: Endpoint, comm: MPI.Intracomm, cut: int) -> None:
+    def __init__(
+        self, held: Endpoint, comm: MPI.Intracomm, cut: int, persistent: bool = PERSISTENT
+    ) -> None:
         values, step = held.take(0, 1), cut // 4
-        self._held, self._comm = held, comm
+        self._held, self._comm, self._persistent = held, comm, persistent
         # Counts of 2**31 elements fail in some MPIs; every rank cuts alike.
         self._runs = [values[i : i + step] for i in range(0, len(values), step)]
         self._requests: list[Any] = []  # MPI.Prequest, or of an older MPI MPI.Request
-        if PERSISTENT:
+        if persistent:
             self._requests = [
                 comm.Allreduce_init(MPI.IN_PLACE, run, op=MPI.SUM) for run in self._runs
             ]
@@ -161,7 +164,7 @@ class Native:
     def start(self) -> None:
         """Begin the sum; the one before is over."""
         self.moves = 0
-        if PERSISTENT:
+        if self._persistent:
             MPI.Prequest.Startall(self._requests)
         else:
             self._requests = [
@@ -170,7 +173,7 @@ class Native:
 
     def free(self) -> None:
         """Give the requests back to MPI; no sum may be under way."""
-        for request in self._requests if PERSISTENT else ():
+        for request in self._requests if self._persistent else ():
             request.Free()
 
     def progress(self) -> bool:

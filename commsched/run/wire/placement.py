@@ -74,7 +74,7 @@ def choose_placement(name: str, comm: MPI.Intracomm, *, current: bool = False) -
     cut = int(
         min(agree.gather_numbers(own, comm))
     )  # ranks with and without a GPU must cut packets alike
-    host = PlainPath(cut)
+    host = PlainPath(cut, persistent=False)  # as those of devices, see HostSum
     if device is HOST:
         return Placement(device, host, host, "in memory of the host")
     path: Path = Pointers(device, cut) if direct else StagedPath(device, cut)

@@ -1,0 +1,145 @@
+"""Times of sums and messages by size, from the output of nccl-tests, rccl-tests and OSU's tests.
+
+Formats: nccl-tests 2.x (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md; rccl-tests writes the
+same), OSU Micro-Benchmarks 5 to 7 (mvapich.cse.ohio-state.edu/benchmarks).
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from commsched import files
+from commsched.errors import CommschedError
+
+Points = list[tuple[float, float]]  # (bytes, s)
+ALL_REDUCE, MESSAGE, STREAM, SHIFT = "all-reduce", "message", "stream", "shift"
+# What we have a model of, by the names that the tests print, in lower case.
+OSU = {"latency": MESSAGE, "bandwidth": STREAM, "allreduce latency": ALL_REDUCE}
+NCCL = {"all_reduce": ALL_REDUCE, "sendrecv": SHIFT}
+READ = "all_reduce_perf, sendrecv_perf, osu_latency, osu_bw and osu_allreduce"
+LEAST = 4  # sizes: some are fitted to, one at least is left out
+TITLE = re.compile(r"#\s*OSU MPI\S*\s+(.+?)\s+Test\b")
+NAMED = re.compile(r"#.*\b(\w+)_perf\b")
+RANK = re.compile(r"#\s+Rank\s+\d+\s.*\bon\s+(\S+)\s+device\b")
+BEGIN = re.compile(r"#\s*(?:Collective test starting|n?Thread\b.*\bminBytes)")
+COLUMNS = 4  # time, algbw, busbw and #wrong, out of place and then in place
+
+
+class Series(NamedTuple):
+    """Seconds by size of one test."""
+
+    path: str
+    kind: str  # ALL_REDUCE; MESSAGE: one way; STREAM: back to back; SHIFT: each rank to the next
+    title: str
+    points: tuple[tuple[float, float], ...]  # (bytes, s), ascending
+    lanes: tuple[int, ...] = ()  # ranks of each host; (): the output does not tell
+    torn: bool = False  # the output ends in the middle
+
+
+def read(path: str | Path) -> list[Series]:
+    """Read all tests of a file that we have a model of; there must be one."""
+    found, others = [], []
+    lines = [line.strip() for line in files.read_text(path).splitlines()]
+    for test in _sections(lines):
+        series = _osu(str(path), test) if TITLE.match(test[0]) else _nccl(str(path), test)
+        if isinstance(series, str):
+            others.append(series)
+        else:
+            found.append(series)
+    if not found:
+        told = f"has {', '.join(dict.fromkeys(others))}" if others else "has no test's output"
+        raise CommschedError(f"{path}: {told}; those of {READ} are read")
+    return found
+
+
+def _sections(lines: list[str]) -> Iterator[list[str]]:
+    """Yield the lines of each test, from its title on."""
+    found = [i for i, line in enumerate(lines) if TITLE.match(line) or BEGIN.match(line)]
+    begin = [i for i in found if i - 1 not in found]  # nccl-tests begin with one line or two
+    for first, last in zip(begin, [*begin, len(lines)][1:], strict=True):
+        yield lines[first:last]
+
+
+def _osu(path: str, lines: list[str]) -> Series | str:
+    """Read a test of OSU: bytes, and us or 10^6 B/s; the name of one that has no model."""
+    match = TITLE.match(lines[0])
+    assert match
+    title = match[1]
+    kind = OSU.get(title.lower())
+    if kind is None:
+        return f"OSU's {title}"
+    points = []
+    for row in _rows(lines, 2):
+        size, value = row[0], row[1]
+        seconds = size / (value * 1e6) if kind == STREAM else value * 1e-6
+        if seconds > 0:
+            points.append((size, seconds))
+    return Series(path, kind, f"OSU's {title}", _ascending(points, path, lines[0]))
+
+
+def _nccl(path: str, lines: list[str]) -> Series | str:
+    """Read a test of nccl-tests: times in place, or out of place if it has no others."""
+    hosts = [match[1] for match in map(RANK.match, lines) if match]
+    lanes = tuple(hosts.count(host) for host in dict.fromkeys(hosts))
+    body = [line.split() for line in lines if line[:1].isdigit()]
+    width = len(body[0]) if body else 0
+    whole = [words for words in body if len(words) == width > 2 * COLUMNS]
+    points, ratio = [], 0.0
+    for words in whole:
+        times = [_number(words[-COLUMNS]), _number(words[-2 * COLUMNS])]
+        seconds = next((time for time in times if time), None)
+        if seconds:
+            points.append((float(words[0]), seconds * 1e-6))
+        rates = _number(words[-2 * COLUMNS + 1]), _number(words[-2 * COLUMNS + 2])
+        ratio = rates[1] / rates[0] if rates[0] and rates[1] else ratio
+    ascending = _ascending(points, path, lines[0])
+    named = next((match[1] for match in map(NAMED.match, lines) if match), "")
+    kind = NCCL.get(named) if named else _kind(whole, ratio, sum(lanes))
+    if kind is None:
+        return f"{named}_perf" if named else "an unnamed test of nccl-tests"
+    torn = len(whole) < len(body) or not any("Avg bus bandwidth" in line for line in lines)
+    return Series(path, kind, f"nccl-tests' {kind}", ascending, lanes, torn)
+
+
+def _kind(rows: list[list[str]], ratio: float, ranks: int) -> str | None:
+    """Tell a test by its operation and the ratio of its two bandwidths, where it has no name.
+
+    It is 2 (p - 1) / p for an all-reduce of p ranks, and 1 for sends to the next rank.
+    """
+    adds = bool(rows) and rows[0][3] not in ("none", "-1")
+    factor = 2 * (ranks - 1) / ranks if ranks else 0.0
+    if adds and factor and abs(ratio / factor - 1) < 0.02:
+        return ALL_REDUCE
+    return SHIFT if not adds and rows and rows[0][4] == "-1" and abs(ratio - 1) < 0.02 else None
+
+
+def _number(word: str) -> float | None:
+    try:
+        return float(word)
+    except ValueError:  # N/A
+        return None
+
+
+def _rows(lines: list[str], least: int) -> Iterator[list[float]]:
+    """Yield the rows of numbers."""
+    for line in lines:
+        row = [_number(word) for word in line.split()]
+        numbers = [value for value in row if value is not None]
+        if len(numbers) == len(row) >= least:
+            yield numbers
+
+
+def _ascending(points: Points, path: str, title: str) -> tuple[tuple[float, float], ...]:
+    """Return the points by size, each size once: the shortest of its times."""
+    if any(not (0 <= size < 1e15 and seconds < 1e6) for size, seconds in points):
+        raise CommschedError(f"{path}: a size or a time is out of range")
+    if len(points) < LEAST:
+        raise CommschedError(
+            f"{path}: {len(points)} sizes after {title!a}, and {LEAST} are needed; it may be cut"
+            " off: run it again, as with -b 8 -e 1G -f 2"
+        )
+    best: dict[float, float] = {}
+    for size, seconds in points:
+        best[size] = min(seconds, best.get(size, seconds))
+    return tuple(sorted(best.items()))
