@@ -1,6 +1,7 @@
 """Unions, intersections and differences of time intervals, for many ranks in one sweep."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -22,9 +23,27 @@ class Intervals(NamedTuple):
     start: Floats  # s
     end: Floats  # s, not before start
 
-    def rows(self, some: Bools | slice) -> "Intervals":
+    def rows(self, some: Bools | Ints | slice) -> "Intervals":
         """Return some of the intervals."""
         return Intervals(self.group[some], self.start[some], self.end[some])
+
+    def meets(self, first: float, last: float) -> Bools:
+        """Tell of each interval whether a part of it lies between two moments."""
+        return (self.start < last) & (self.end > first)
+
+    def within(self, first: float, last: float) -> "Intervals":
+        """Return what lies between two moments."""
+        some = self.rows(self.meets(first, last))
+        return Intervals(some.group, np.maximum(some.start, first), np.minimum(some.end, last))
+
+    def joined(self) -> "Intervals":
+        """Join disjoint intervals that touch; they are sorted by group and start."""
+        parted = (self.group[1:] != self.group[:-1]) | (self.start[1:] != self.end[:-1])
+        if not len(self.group):
+            return self
+        first = np.concatenate(([True], parted))
+        last = np.concatenate((parted, [True]))
+        return Intervals(self.group[first], self.start[first], self.end[last])
 
 
 class Cover(NamedTuple):
@@ -39,13 +58,7 @@ class Cover(NamedTuple):
 
     def where(self, keep: Bools) -> Intervals:
         """Return the kept pieces as disjoint sorted intervals, joining those that touch."""
-        group, start, end = self.group[keep], self.start[keep], self.end[keep]
-        parted = (group[1:] != group[:-1]) | (start[1:] != end[:-1])
-        if not len(group):
-            return Intervals(group, start, end)
-        first = np.concatenate(([True], parted))
-        last = np.concatenate((parted, [True]))
-        return Intervals(group[first], start[first], end[last])
+        return Intervals(self.group[keep], self.start[keep], self.end[keep]).joined()
 
 
 def intervals(group: npt.NDArray[np.integer], start: Floats, end: Floats) -> Intervals:
@@ -92,9 +105,28 @@ def difference(a: Intervals, b: Intervals) -> Intervals:
 def _where(keep: Callable[[Counts], Bools], *layers: Intervals) -> Intervals:
     found = []
     for rows in batches(*(layer.group for layer in layers)):
-        pieces = cover(*(layer.rows(some) for layer, some in zip(layers, rows, strict=True)))
-        found.append(pieces.where(keep(pieces.depth)))
+        some = [layer.rows(row) for layer, row in zip(layers, rows, strict=True)]
+        pieces = []
+        for first, last in slabs(*some):
+            cut = cover(*(one.within(first, last) for one in some))
+            pieces.append(cut.where(keep(cut.depth)))
+        found.append(_one_after_another(pieces) if len(pieces) > 1 else pieces[0])
     return Intervals(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+
+def slabs(*layers: Intervals) -> Iterator[tuple[float, float]]:
+    """Cut all time so that a sweep over each part fits memory."""
+    bounds = np.array([-np.inf, np.inf])
+    if sum(len(layer.group) for layer in layers) > AT_ONCE:
+        starts = np.sort(np.concatenate([layer.start for layer in layers]))
+        bounds = np.unique([*bounds, *starts[AT_ONCE:-1:AT_ONCE]])
+    return pairwise(bounds.tolist())
+
+
+def _one_after_another(parts: Sequence[Intervals]) -> Intervals:
+    """Join the intervals of parts of the time."""
+    found = Intervals(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    return found.rows(np.lexsort((found.start, found.group))).joined()
 
 
 def batches(*groups: Ints) -> Iterator[tuple[Bools | slice, ...]]:

@@ -23,6 +23,7 @@ from commsched.timeline.intervals import (
     difference,
     intervals,
     latest_before,
+    slabs,
     union,
 )
 from commsched.timeline.model import Span, Timeline
@@ -161,12 +162,14 @@ def _within_steps(t: Timeline, found: Intervals) -> Floats:
     seen, shape = ranks_seen(t), (len(ranks_seen(t)), len(steps(t)))
     sums = np.zeros(shape[0] * shape[1])
     for some, of_them in batches(found.group, windows.group):
-        weights = (1, column[of_them] + 1)
-        pieces = cover(found.rows(some), windows.rows(of_them), weights=weights)
-        inside = (pieces.depth[0] > 0) & (pieces.depth[1] > 0)
-        row = np.searchsorted(seen, pieces.group[inside])
-        place = row * shape[1] + pieces.depth[1][inside] - 1
-        sums += np.bincount(place, (pieces.end - pieces.start)[inside], len(sums))
+        those, their, columns = found.rows(some), windows.rows(of_them), column[of_them]
+        for first, last in slabs(those, their):
+            weights = (1, columns[their.meets(first, last)] + 1)
+            pieces = cover(those.within(first, last), their.within(first, last), weights=weights)
+            inside = (pieces.depth[0] > 0) & (pieces.depth[1] > 0)
+            row = np.searchsorted(seen, pieces.group[inside])
+            place = row * shape[1] + pieces.depth[1][inside] - 1
+            sums += np.bincount(place, (pieces.end - pieces.start)[inside], len(sums))
     return sums.reshape(shape)
 
 

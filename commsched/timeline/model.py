@@ -135,11 +135,15 @@ class Timeline:
 
 
 class Columns:
-    """Spans that become columns piece by piece, so that only one piece takes objects' memory."""
+    """Spans that become columns piece by piece, so that only one piece takes objects' memory.
+
+    Columns grow in place: large arrays are moved by the system, without a second copy.
+    """
 
     def __init__(self, streams: Iterable[str] = (), names: Iterable[str] = ()) -> None:
         self._streams, self._names = Table(streams), Table(names)
-        self._pieces: dict[str, list[npt.NDArray[Any]]] = {what: [] for what in Span._fields}
+        self._columns = {what: np.empty(0, _kind(what)) for what in Span._fields}
+        self._count = self._room = 0
 
     def add(self, spans: Iterable[Span]) -> None:
         """Add spans; words that a table lacks follow as they appear."""
@@ -156,15 +160,20 @@ class Columns:
 
     def add_columns(self, *columns: Any) -> None:
         """Add columns in the order of a span's fields, with indices into the tables."""
-        for what, column in zip(Span._fields, columns, strict=True):
-            self._pieces[what].append(np.asarray(column, _kind(what)))
+        before, self._count = self._count, self._count + len(columns[0])
+        if self._count > self._room:
+            self._room = max(self._count, self._room * 5 // 4)
+            for column in self._columns.values():
+                column.resize(self._room, refcheck=False)
+        for mine, column in zip(self._columns.values(), columns, strict=True):
+            mine[before : self._count] = column
 
     def taken(self) -> dict[str, Any]:
-        """Return each column of all pieces; the pieces are given up."""
-        return {
-            what: np.concatenate([np.zeros(0, _kind(what)), *self._pieces.pop(what)])
-            for what in Span._fields
-        }
+        """Return each column of all pieces, which are given up."""
+        found, self._columns = self._columns, {}
+        for column in found.values():
+            column.resize(self._count, refcheck=False)
+        return found
 
     def timeline(self, **known: Any) -> Timeline:
         """Return the timeline of all pieces, given its other fields; the pieces are given up."""

@@ -22,7 +22,9 @@ from commsched.timeline.model import Columns, Span, Timeline
 
 Finite = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 
-WINDOW = 2**29  # B that are read of a timeline, in one file or in parts; a span takes about 130
+WINDOW = 2**29  # B that are read of a timeline
+SPAN = 140  # B of a span in one file; of parts as many spans are read
+SAMPLE = 2**16  # B at the end of a part, of which the size of its lines is taken
 CHUNK = 2**22  # B that are decoded at one time
 SPANS = "jsonl"  # the kind of file that has a rank's spans
 COLUMNS = (
@@ -152,8 +154,8 @@ def read_parts(
     """Merge the parts of `path` onto rank 0's clock; `ended` is False if the run crashed.
 
     Torn last lines and missing ranks become warnings of the timeline, and that only the newest
-    steps were read, where all parts together are larger than `window` bytes. `decided`: read only
-    what ranks agreed on in so many first steps.
+    steps were read, where all parts would be larger than `window` bytes in one file. `decided`:
+    read only what ranks agreed on in so many first steps.
     """
     found = [_Part(part, rank, decided) for rank, part in find(path).items()]
     headers = [part.header for part in found if part.header is not None]
@@ -172,8 +174,8 @@ def read_parts(
         warnings.append(f"{_ranks(missing)} of {ranks} left no spans")
     since = max(part.since for part in found)
     if since:
-        what = f"{path}: the parts are larger than {window} bytes, so that only their newest steps"
-        warnings.append(f"{what} were read: those from step {since} on")
+        what = f"{path}: the parts have more than {window // SPAN} spans, so that only their newest"
+        warnings.append(f"{what} steps were read: those from step {since} on")
     header = msgspec.structs.replace(timeline.header, warnings=tuple(warnings))
     timeline = replace(timeline, header=header)
     wrong = check.problem(timeline)
@@ -203,14 +205,20 @@ class _Part:
             )
 
     def begin_late(self, window: int) -> int:
-        """Leave out all but the newest `window` bytes; return the first step with all spans."""
+        """Leave out all but the newest spans, which would take `window` bytes in one file.
+
+        Returns the first step that has all of its spans.
+        """
         if self._decided is not None:
             return 0
         with files.opened(self.path) as file:
             size = file.seek(0, os.SEEK_END)
-            if size - self.begin <= window:
+            file.seek(max(self.begin, size - SAMPLE))
+            sample = file.read(SAMPLE)
+            kept = window * len(sample) // (SPAN * max(1, sample.count(b"\n")))
+            if size - self.begin <= kept:
                 return 0
-            file.seek(size - window)
+            file.seek(size - kept)
             file.readline()  # the rest of a line
             begin, line = file.tell(), file.readline()
             if not line.endswith(b"\n"):
