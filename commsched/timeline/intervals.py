@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +34,8 @@ class Intervals(NamedTuple):
 
     def within(self, first: float, last: float) -> "Intervals":
         """Return what lies between two moments."""
+        if first == -inf and last == inf:
+            return self
         some = self.rows(self.meets(first, last))
         return Intervals(some.group, np.maximum(some.start, first), np.minimum(some.end, last))
 
@@ -116,7 +119,7 @@ def _where(keep: Callable[[Counts], Bools], *layers: Intervals) -> Intervals:
 
 def slabs(*layers: Intervals) -> Iterator[tuple[float, float]]:
     """Cut all time so that a sweep over each part fits memory."""
-    bounds = np.array([-np.inf, np.inf])
+    bounds = np.array([-inf, inf])
     if sum(len(layer.group) for layer in layers) > AT_ONCE:
         starts = np.sort(np.concatenate([layer.start for layer in layers]))
         bounds = np.unique([*bounds, *starts[AT_ONCE:-1:AT_ONCE]])

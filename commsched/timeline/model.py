@@ -162,7 +162,7 @@ class Columns:
         """Add columns in the order of a span's fields, with indices into the tables."""
         before, self._count = self._count, self._count + len(columns[0])
         if self._count > self._room:
-            self._room = max(self._count, self._room * 5 // 4)
+            self._room = max(self._count, self._room * 9 // 8)
             for column in self._columns.values():
                 column.resize(self._room, refcheck=False)
         for mine, column in zip(self._columns.values(), columns, strict=True):
