@@ -184,7 +184,7 @@ def test_gpipe_and_1f1b_differ_by_the_order_of_their_sums_alone():
             assert_same(found[1].values, found[0].values)
 
 
-def masked_dense(net: str, plan: Plan, replicas: int, count: int):
+def masked_dense(net: str, plan: Plan, replicas: int, count: int, until: int = STEPS):
     """Every element is kept; what is masked is set to zero after every step.
 
     A step is left out where a replica has a value from which on the sum may not be a half.
@@ -198,7 +198,7 @@ def masked_dense(net: str, plan: Plan, replicas: int, count: int):
         masks[n] = masks[n].reshape(own.shape)
         own[~masks[n]] = 0
     mean, square = ({n: np.zeros_like(v) for n, v in values.items()} for _ in range(2))
-    for step in range(SCALED):
+    for step in range(until):
         halves, parts = {n: v.astype(np.float16) for n, v in values.items()}, []
         for replica in range(replicas):
             every = batches(net, step, replica, replicas, count)
@@ -238,7 +238,7 @@ def test_samo_on_ranks_is_masked_dense_mixed_precision_adam_bit_for_bit(net, par
         count = 4 if replicas == 1 else 2
         plan = plan_of(net, "samo", stages, replicas, microbatches=count, **params)
         found = crew(net, plan).train(range(SCALED))
-        values, counted = masked_dense(net, plan, replicas, count)
+        values, counted = masked_dense(net, plan, replicas, count, SCALED)
         assert_same(found.values, values)
         assert 0 < counted == found.overflows.count(False)
 
