@@ -29,7 +29,8 @@ def differences(page: Path, update: bool = False) -> list[str]:
     lines, found, moved = text.splitlines(), list[str](), 0
     with tempfile.TemporaryDirectory(prefix="page-") as name:
         folder = Path(name)
-        for linked in ("examples", "models"):
+        (folder / "traces").mkdir()
+        for linked in ("examples", "models", "traces/micro-benchmarks"):
             (folder / linked).symlink_to(ROOT / linked)
         for block in blocks(text):
             if block.left_out:
