@@ -46,7 +46,10 @@ def appending(path: Path) -> Iterator[RowFile]:
 def read(path: str | Path) -> list[Row]:
     """Read the table of a study; numbers are None where there are none."""
     text = files.read_text(path)
-    table = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
+    try:
+        table = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
+    except csv.Error as error:
+        raise CommschedError(f"{path}: not a table: {error}") from None
     if not table or tuple(table[0]) != COLUMNS:
         raise CommschedError(
             f"{path}: not a table of this version's `commsched sweep`; give another file"
