@@ -138,7 +138,7 @@ class Plan(Shown):
 
         allow: lossy codecs, as "fp16,topk:1%" or a list; method: the only methods that may be used;
         `request`: other fields of planner.request.Request, such as strategy, memory="16GB" or
-        time_limit="5 s"; a memory or a bucket without a unit is in bytes, a time in seconds.
+        time_limit="5 s": texts as on the command line, numbers in bytes and seconds.
         """
         wanted = _request(net, machine, allow, method, compute, **request)
         return cls(plan_with_verdict(wanted, planner).plan)

@@ -10,9 +10,10 @@ import pytest
 from commsched.cli.main import main
 from commsched.cost.price import price
 from commsched.exchange.registry import find_method
-from commsched.interchange.fit_links import changed, fitted, task
+from commsched.interchange.fit_links import fitted, task
 from commsched.interchange.micro_benchmarks import read
 from commsched.machine import file
+from commsched.machine.relink import scaled_links
 from commsched.machine.trust import errors_of
 from commsched.net.bucket import BucketSpec
 
@@ -48,7 +49,7 @@ def test_the_links_of_which_a_library_made_its_sums_are_found(nodes, tmp_path):
     log = sums(truth, tmp_path / "log.txt")
     off = {"latency inside": 1.5, "latency between": 0.5, "bytes inside": 2.0, "bytes between": 2.5}
     (series,) = read(log)
-    found = fitted(start := changed(truth, off), [task(start, series, inside=False)])
+    found = fitted(start := scaled_links(truth, off), [task(start, series, inside=False)])
     errors = np.abs(errors_of(found))
     assert np.median(errors) < 0.03
     assert (errors > 0.05).sum() <= 1  # where the library takes another protocol

@@ -8,7 +8,8 @@ import numpy.typing as npt
 
 from commsched.calibrate.exercise import CellTimes, predict
 from commsched.cost.least_squares import least_squares
-from commsched.machine.model import CodecRate, Link, Machine
+from commsched.machine.model import CodecRate, Machine
+from commsched.machine.relink import scaled_links
 from commsched.plan.model import Plan
 
 Floats = npt.NDArray[np.float64]
@@ -81,24 +82,12 @@ def adjusted(machine: Machine, factors: Factors) -> Machine:
     def factor(name: str) -> float:
         return factors.get(name, 1.0)
 
-    def link(old: Link, where: str) -> Link:
-        wire = factor(f"bytes {where}")
-        return replace(
-            old,
-            latency=old.latency * factor(f"latency {where}"),
-            per_byte=old.per_byte * wire,
-            points=tuple((n, seconds * wire) for n, seconds in old.points),
-        )
-
-    nic, device, coding = machine.nic, machine.device, factor("coding")
-    if nic is not None:
-        nic = replace(nic, per_byte=nic.per_byte * factor("bytes between"))
+    device, coding = machine.device, factor("coding")
+    if machine.nodes == 1:  # the link to another node is the one inside
+        links = {f"{what} between": factor(f"{what} inside") for what in ("latency", "bytes")}
+        factors = {**factors, **links}
     return replace(
-        machine,
-        inside=link(machine.inside, "inside"),
-        between=link(machine.between, "between" if machine.nodes > 1 else "inside"),
-        overrides={node: link(old, "between") for node, old in machine.overrides.items()},
-        nic=nic,
+        scaled_links(machine, factors),
         startup=machine.startup * factor("startup"),
         restart=machine.restart * factor("restart"),
         device=replace(

@@ -60,8 +60,8 @@ def simulation(plan: "Plan", steps: int, written: int) -> Size:
 
 
 def run(plan: "Plan", steps: int) -> Size:
-    """Estimate a run: its spans leave the memory while it runs."""
-    return Size(min(steps, COUNTABLE) * (plan.iteration or _computing(plan)), 0.0)
+    """Estimate a run, at least its computing: its spans leave the memory while it runs."""
+    return Size(min(steps, COUNTABLE) * max(plan.iteration, _computing(plan)), 0.0)
 
 
 def training(plan: "Plan", steps: int) -> Size:

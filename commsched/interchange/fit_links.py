@@ -13,8 +13,8 @@ from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method
 from commsched.interchange.micro_benchmarks import ALL_REDUCE, STREAM, Series
 from commsched.machine.fabric import HeldOut
-from commsched.machine.model import Link, Machine, resized
-from commsched.machine.relink import relinked
+from commsched.machine.model import Machine, resized
+from commsched.machine.relink import scaled_links
 from commsched.net.bucket import BucketSpec
 from commsched.units import nbytes
 
@@ -22,7 +22,8 @@ from commsched.units import nbytes
 DOUBT = {"latency": 3.0, "bytes": 1.5}
 PLACES = ("inside", "between")
 THIRD = 3  # of its sizes every third is left out of the fit
-STREAMED = 65536.0  # B; shorter messages back to back measure calls rather than bytes
+# B; assumption: shorter messages back to back measure calls rather than bytes.
+STREAMED = 65536.0
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Task:
 
     def seconds(self, factors: Mapping[str, float]) -> Floats:
         """Predict the points: L + 2 o + n G of a message, n G of one of many back to back."""
-        on = changed(self.on, factors)
+        on = scaled_links(self.on, factors)
         sizes = np.array([size for size, _ in self.points])
         if self.series.kind == ALL_REDUCE:
             return np.array([_sum(on, size) for size in sizes.tolist()])
@@ -113,31 +114,4 @@ def fitted(machine: Machine, tasks: Sequence[Task]) -> Machine:
         machine = replace(machine, native=tuple(zip(sizes, rising, strict=True)))
     told = f"fitted to {', '.join(dict.fromkeys(Path(t.series.path).name for t in tasks))}"
     source = f"{machine.source}; links {told}"
-    return replace(changed(machine, moved, told), held_out=held, source=source)
-
-
-def changed(machine: Machine, factors: Mapping[str, float], source: str = "") -> Machine:
-    """Multiply seconds of the links, and of the ports between units; those have a source then."""
-
-    def link(old: Link, place: str) -> Link:
-        wire = factors.get(f"bytes {place}", 1.0)
-        moved = any(f"{what} {place}" in factors for what in DOUBT)
-        return replace(
-            old,
-            latency=old.latency * factors.get(f"latency {place}", 1.0),
-            per_byte=old.per_byte * wire,
-            points=tuple((size, seconds * wire) for size, seconds in old.points),
-            source=source if source and moved else old.source,
-        )
-
-    ports = factors.get("bytes between", 1.0)
-    return relinked(
-        machine,
-        inside=lambda old: link(old, "inside"),
-        between=lambda old: link(old, "between"),
-        port=lambda nic: replace(
-            nic,
-            per_byte=nic.per_byte * ports,
-            source=source if source and ports != 1.0 else nic.source,
-        ),
-    )
+    return replace(scaled_links(machine, moved, told), held_out=held, source=source)

@@ -1,6 +1,6 @@
 """Other links and ports in all levels of a machine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from commsched.machine.level import place_of_node
@@ -35,4 +35,37 @@ def relinked(
         overrides={node: between(link) for node, link in machine.overrides.items()},
         nic=machine.nic and port(machine.nic),
         levels=levels,
+    )
+
+
+def scaled_links(machine: Machine, factors: Mapping[str, float], source: str = "") -> Machine:
+    """Multiply seconds of the links, and of the ports between units, which then have a source.
+
+    factors: by "latency inside", "bytes inside", "latency between" and "bytes between" nodes.
+    """
+
+    def link(old: Link, place: str) -> Link:
+        latency, wire = (factors.get(f"{what} {place}") for what in ("latency", "bytes"))
+        if latency is None and wire is None:
+            return old
+        wire = 1.0 if wire is None else wire
+        return replace(
+            old,
+            latency=old.latency * (1.0 if latency is None else latency),
+            per_byte=old.per_byte * wire,
+            points=tuple((nbytes, seconds * wire) for nbytes, seconds in old.points),
+            source=source or old.source,
+        )
+
+    def port(old: Nic) -> Nic:
+        wire = factors.get("bytes between")
+        if wire is None:
+            return old
+        return replace(old, per_byte=old.per_byte * wire, source=source or old.source)
+
+    return relinked(
+        machine,
+        inside=lambda old: link(old, "inside"),
+        between=lambda old: link(old, "between"),
+        port=port,
     )

@@ -110,11 +110,8 @@ def write_parquet(path: Path, rows: Iterable[Row]) -> None:
     import pyarrow.parquet
 
     rows = list(rows)
-    kinds = [
-        *((name, pyarrow.float64()) for name in NUMBERS),
-        *((name, pyarrow.int64()) for name in COUNTS),
-    ]
-    kinds = [(name, dict(kinds).get(name, pyarrow.string())) for name in COLUMNS]
+    numbers = dict.fromkeys(NUMBERS, pyarrow.float64()) | dict.fromkeys(COUNTS, pyarrow.int64())
+    kinds = [(name, numbers.get(name, pyarrow.string())) for name in COLUMNS]
     table = pyarrow.Table.from_pylist(rows, schema=pyarrow.schema(kinds))
     with files.writing(path) as file:
         pyarrow.parquet.write_table(table, file)

@@ -80,7 +80,7 @@ def table_of(rows: Sequence[Row]) -> str:
         (
             one["net"],
             one["machine"],
-            "" if one["ranks"] is None else f"{one['ranks']}",
+            "" if one["ranks"] is None else str(one["ranks"]),
             "" if one["port_bits_per_second"] is None else bits(one["port_bits_per_second"] / 8),
             one["planner"],
             one["allow"],

@@ -190,6 +190,7 @@ class _Part:
     def __init__(self, path: Path, rank: int, decided: int | None) -> None:
         """Read the header; it stays None where not even that was written."""
         self.path, self.rank, self.since = path, rank, 0  # the first step that is read
+        self.number, self.after = 2, ""  # of the line at `begin`, counted after what
         self._decided = decided
         self.header: PartHeader | None = None
         with files.opened(path) as file:
@@ -223,13 +224,14 @@ class _Part:
             begin, line = file.tell(), file.readline()
             if not line.endswith(b"\n"):
                 return 0
-            self.begin = begin
-            return self._decoded([line[:-1]], 0)[0].step + 2  # streams are rarely further apart
+            self.begin, self.number, self.after = begin, 1, f" after byte {begin}"
+            # Streams are rarely further apart.
+            return self._decoded([line[:-1]], self.number)[0].step + 2
 
     def rows(self, since: int) -> Iterator[list[PartRow]]:
         """Yield the rows from a step on, in chunks."""
         self.since = since
-        number = 2  # of a line
+        number = self.number
         with files.opened(self.path) as file:
             file.seek(self.begin)
             rest = b""
@@ -243,14 +245,13 @@ class _Part:
         self.torn = bool(rest)
 
     def _decoded(self, lines: Iterable[bytes], number: int) -> list[PartRow]:
-        """Decode lines, the first of which has a number in the file."""
+        """Decode lines, the first of which has a number from `begin` on."""
         rows: list[PartRow] = []
         try:
             rows.extend(rows_of(lines))
         except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-            raise CommschedError(
-                f"{self.path}, line {number + len(rows)}: not a span: {error}"
-            ) from None
+            line = f"line {number + len(rows)}{self.after}"
+            raise CommschedError(f"{self.path}, {line}: not a span: {error}") from None
         return rows
 
     @staticmethod

@@ -41,7 +41,7 @@ def new(args: argparse.Namespace) -> None:
         if each.exists():
             raise CommschedError(f"{each} is there already; give another file with -o")
     there = find_spec(path.stem)
-    if there is not None:
+    if there is not None and there.origin:  # a folder of modules hides nothing
         raise CommschedError(
             f"{path} would hide Python's module {path.stem!r} ({there.origin}); choose another name"
         )

@@ -141,9 +141,7 @@ class PlainPath:
 class Native:
     """MPI's own all-reduce of a bucket in place, without blocking; `start` begins it once more."""
 
-    def __init__(
-        self, held: Endpoint, comm: MPI.Intracomm, cut: int, persistent: bool = PERSISTENT
-    ) -> None:
+    def __init__(self, held: Endpoint, comm: MPI.Intracomm, cut: int, persistent: bool) -> None:
         values, step = held.take(0, 1), cut // 4
         self._held, self._comm, self._persistent = held, comm, persistent
         # Counts of 2**31 elements fail in some MPIs; every rank cuts alike.
