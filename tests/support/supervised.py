@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tests.support.jobs import MAIN, Single
 
-# A launcher that does not miss a failed rank is ended after 0.2 s.
+# A launcher that does not miss a failed rank is ended after MEETING s.
 COMMSCHED = (
     "from commsched.run.job.deadlines import Deadlines, use\n"
-    "use(Deadlines(look=0.05, meeting=0.2))\n" + MAIN
+    "use(Deadlines(look=0.05, meeting=MEETING))\n" + MAIN
 )
 # A rank that is no training: counts checkpoints in its manifest, as its first argument says.
 COUNTING = """
@@ -35,10 +35,10 @@ if how == "vain" or (how == "progress" and step < 2):
 
 
 class Supervised(Single):
-    """`commsched WORDS`, which starts ranks itself."""
+    """`commsched WORDS`, which starts ranks itself; `meeting` s after a rank failed it ends all."""
 
-    def __init__(self, *words: str) -> None:
-        super().__init__(sys.executable, "-c", COMMSCHED, *words)
+    def __init__(self, *words: str, meeting: float = 0.2) -> None:
+        super().__init__(sys.executable, "-c", COMMSCHED.replace("MEETING", f"{meeting}"), *words)
 
     def rank(self, wanted: int) -> int:
         """The process id of a rank, not of its guard."""
@@ -59,9 +59,10 @@ class Supervised(Single):
 
 
 def counting(folder: Path, how: str, *options: str) -> Supervised:
-    """A supervised job of three ranks of `COUNTING`."""
+    """A supervised job of three ranks of `COUNTING`; all have time to refuse on a busy machine."""
     words = ("-n", "3", "--checkpoint", str(folder), *options)
-    return Supervised("elastic", *words, "--", sys.executable, "-c", COUNTING, how)
+    words = ("elastic", *words, "--", sys.executable, "-c", COUNTING, how)
+    return Supervised(*words, meeting=30.0 if how == "refuse" else 0.2)
 
 
 def _command(pid: int) -> bytes:
