@@ -30,7 +30,6 @@ STEP, LOADER, OPTIMIZER, MODULE = (
     "Optimizer.",
     "nn.Module: ",
 )
-ALL_REDUCES = ("c10d::allreduce_", "record_param_comms")
 
 
 class Collective(NamedTuple):

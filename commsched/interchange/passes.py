@@ -23,10 +23,6 @@ class Work(NamedTuple):
         """Return the sum."""
         return Work(*(a + b for a, b in zip(self, other, strict=True)))
 
-    def minus(self, other: "Work") -> "Work":
-        """Return the difference."""
-        return Work(*(a - b for a, b in zip(self, other, strict=True)))
-
 
 class Gradient(NamedTuple):
     """A parameter's gradient that is ready; shape None: not recorded."""

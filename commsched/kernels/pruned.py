@@ -16,7 +16,6 @@ from commsched.kernels.device import device
 from commsched.kernels.modules import module_of
 
 MOST = 2**31 - 1  # largest int32 index plus one
-EXCHANGED = 6  # B for each value: its sum in float32, and a half on the wire
 
 
 @dataclass(slots=True, kw_only=True)
