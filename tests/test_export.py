@@ -4,6 +4,7 @@ import csv
 import importlib.util
 import json
 import re
+import shutil
 from collections import defaultdict
 
 import numpy as np
@@ -15,6 +16,7 @@ from commsched.exchange.registry import METHODS
 from commsched.interchange import tasks as task_lists
 from commsched.interchange.export import EXPORTS
 from commsched.interchange.tasks import TaskKind, tasks
+from commsched.lab.bench.simulators import plans
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.simulate.engine import simulate
@@ -32,9 +34,7 @@ METHODS_SEEN = (
     "all-gather+topk:0.01",
     *METHODS,
 )
-LINE = re.compile(
-    r"l(\d+): (?:calc (\d+)|(send|recv) (\d+)b (?:to|from) (\d+) tag (\d+)) cpu (\d+)"
-)
+LINE = re.compile(r"l(\d+): (?:calc (\d+)|(send|recv) (\d+)b (?:to|from) (\d+) tag (\d+))")
 
 
 def made(method: str, nodes: int = 2, lanes: int = 2) -> Plan:
@@ -42,7 +42,7 @@ def made(method: str, nodes: int = 2, lanes: int = 2) -> Plan:
 
 
 def parsed(text: str):
-    """The lines of a GOAL file: by rank, number -> (kind, amount, peer, tag, cpu), and `after`."""
+    """The lines of a GOAL file: by rank, number -> (kind, amount, peer, tag), and `after`."""
     head, *blocks = re.split(r"^rank (\d+) \{$", text, flags=re.MULTILINE)
     assert head.split() == ["num_ranks", str(len(blocks) // 2)]
     ranks = []
@@ -56,9 +56,9 @@ def parsed(text: str):
                 after[one].add(other)
             elif line:
                 found = LINE.fullmatch(line)
-                label, calc, kind, size, peer, tag, cpu = found.groups()
+                label, calc, kind, size, peer, tag = found.groups()
                 amount = int(calc or size)
-                lines[int(label)] = kind or "calc", amount, int(peer or -1), int(tag or -1), cpu
+                lines[int(label)] = kind or "calc", amount, int(peer or -1), int(tag or -1)
         ranks.append((lines, after))
     return ranks
 
@@ -67,7 +67,7 @@ def pairs(ranks):
     """Every send with its receive: (source, number), (target, number), bytes; none is left over."""
     ends = {"send": {}, "recv": {}}
     for rank, (lines, _) in enumerate(ranks):
-        for number, (kind, amount, peer, tag, _) in lines.items():
+        for number, (kind, amount, peer, tag) in lines.items():
             if kind != "calc":
                 key = (rank, peer, tag) if kind == "send" else (peer, rank, tag)
                 assert key not in ends[kind], "two messages of one tag"
@@ -80,7 +80,10 @@ def pairs(ranks):
 
 
 def played(ranks, on):
-    """When the last task ends, in s: LogGP with a port of each rank in both directions."""
+    """When the last task ends, in s: LogGP with a port of each rank in both directions.
+
+    Work waits for what it requires only, as the work of a stream requires what came before it.
+    """
     to = {one: other for one, other, _ in pairs(ranks)}
     ends, came, free = {}, {}, defaultdict(float)
     waiting = [(rank, number) for rank, (lines, _) in enumerate(ranks) for number in lines]
@@ -88,14 +91,14 @@ def played(ranks, on):
         left = []
         for rank, number in waiting:
             lines, after = ranks[rank]
-            kind, amount, peer, _, cpu = lines[number]
+            kind, amount, peer, _ = lines[number]
             known = all((rank, other) in ends for other in after[number])
             if not known or (kind == "recv" and (rank, number) not in came):
                 left.append((rank, number))
                 continue
             ready = max((ends[rank, other] for other in after[number]), default=0.0)
             if kind == "calc":
-                ends[rank, number] = free[rank, cpu] = max(ready, free[rank, cpu]) + amount / 1e9
+                ends[rank, number] = ready + amount / 1e9
                 continue
             link = on.inside if on.node_of_rank[rank] == on.node_of_rank[peer] else on.between
             busy = amount * link.per_byte + link.overhead
@@ -182,6 +185,7 @@ def test_chakra_traces_hold_the_same_tasks(tmp_path):
         for node, task in zip(found, ranks[rank], strict=True):
             assert (node.name, node.seconds) == (task.name, pytest.approx(task.seconds, abs=6e-7))
             assert node.inputs == tuple(number + 1 for number in task.after)
+            assert node.on_host == (task.kind is TaskKind.WORK and task.stream != "compute")
             if task.kind is TaskKind.SEND:
                 ends = {"comm_src": rank, "comm_dst": task.peer, "comm_tag": task.tag}
                 assert node.facts == {"is_cpu_op": 0, "comm_size": task.nbytes, **ends}
@@ -224,3 +228,26 @@ def test_what_cannot_be_written_is_one_sentence(monkeypatch):
     monkeypatch.setattr(task_lists, "MOST", 100)
     with pytest.raises(CommschedError, match="more than 100 messages and operations"):
         tasks(made("ring+dense"))
+
+
+@chakra
+def test_other_simulators_that_cannot_be_run_are_one_sentence(tmp_path, capsys):
+    silent, broken = (shutil.which(name) for name in ("true", "false"))
+    for words, said in (
+        ([], "give --astra-sim FILE or --loggopsim FILE"),
+        (["--astra-sim", str(tmp_path / "none")], "none: cannot be run"),
+        (["--astra-sim", silent], "true: printed no end of a rank"),
+        (["--astra-sim", broken], "false: ended with status 1"),
+        (["--loggopsim", str(tmp_path / "LogGOPSim")], "txt2bin: cannot be run"),
+    ):
+        assert main(["bench", "simulators", *words]) == 2
+        told = capsys.readouterr().err
+        assert said in told
+        assert told.count("\n") == 1
+
+
+def test_other_simulators_see_every_dense_all_reduce():
+    found = [what for what, _ in plans()]
+    names = {what.partition("+")[0] for what in found}
+    assert {"ring", "direct", "doubling", "halving-doubling", "hierarchical", "tree"} <= names
+    assert len(found) == 2 * len(names)

@@ -55,6 +55,10 @@ PEERS = (
     ),
     Option("--training-seeds", "N", "trainings of each model, for losses", int, 1),
 )
+SIMULATORS = (
+    Option("--astra-sim", "FILE", "AstraSim_Analytical_Congestion_Unaware that you built", Path),
+    Option("--loggopsim", "FILE", "LogGOPSim that you built, with txt2bin beside it", Path),
+)
 
 ON_RANKS = (JSON, TIMEOUT)
 TABLES: dict[str, Table] = {
@@ -67,6 +71,7 @@ TABLES: dict[str, Table] = {
     "planner": (*PLANNER, JSON),
     "runtime": ON_RANKS,
     "simulator": (JSON,),
+    "simulators": (*SIMULATORS, JSON),
     "sparse": (*SPARSE, *CODING, *ON_RANKS, size.FORCE_SIZE),
     "torch-overhead": ON_RANKS,
     "torch": (*PEERS, FOLDER, quick("three rounds of two steps, a shorter calibration"), JSON),

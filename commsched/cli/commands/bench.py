@@ -41,6 +41,7 @@ EXAMPLES = {
     "planner": "commsched bench planner --part optimum --seeds 0:50",
     "runtime": "mpiexec -n 2 commsched bench runtime",
     "simulator": "commsched bench simulator",
+    "simulators": "commsched bench simulators --astra-sim FILE --loggopsim FILE",
     "sparse": "mpiexec -n 8 commsched bench sparse --density 0.01 --method node-union",
     "torch-overhead": "mpiexec -n 2 commsched bench torch-overhead",
     "torch": "sudo commsched bench torch --model gpt --bed 2x200mbit -o peers",
@@ -82,6 +83,13 @@ def simulator(args: argparse.Namespace) -> None:
     from commsched.lab.bench.simulator import rows
 
     _print(rows(), args)
+
+
+def simulators(args: argparse.Namespace) -> None:
+    """Compare ASTRA-sim and LogGOPSim on our exports with our own predictions."""
+    from commsched.lab.bench.simulators import rows
+
+    _print(rows(args.astra_sim, args.loggopsim), args)
 
 
 def planner(args: argparse.Namespace) -> None:
@@ -328,6 +336,7 @@ BENCHES = {
     "convergence": convergence.convergence,
     "gpu": gpu,
     "simulator": simulator,
+    "simulators": simulators,
     "all-reduce": all_reduce,
     "overlap": overlap,
     "planner": planner,

@@ -1,7 +1,8 @@
 """Chakra execution traces, a file per rank, as ASTRA-sim reads them: NAME.RANK.et.
 
-Attributes of messages have the types that Chakra's feeder reads: comm_size and comm_type are
-int64, comm_src, comm_dst and comm_tag int32. Durations are whole us.
+ASTRA-sim computes a node at a time, and one of the host: what codes and merges beside the layers
+is the host's (is_cpu_op). Attributes of messages have the types that Chakra's feeder reads:
+comm_size and comm_type are int64, comm_src, comm_dst and comm_tag int32. Durations are whole us.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from commsched.interchange import chakra_messages as chakra
 from commsched.interchange.export import EXPORTS, Export
 from commsched.interchange.tasks import Task, TaskKind
 
+COMPUTE = "compute"  # the stream of the layers
 KINDS = {
     TaskKind.WORK: chakra.COMPUTE,
     TaskKind.SEND: chakra.SEND,
@@ -39,7 +41,8 @@ def _node(rank: int, task: Task) -> bytes:
         data_deps=[number + 1 for number in task.after],
         duration_micros=round(task.seconds * 1e6),
     )
-    node.attr.add(name="is_cpu_op", bool_val=False)
+    beside = task.kind is TaskKind.WORK and task.stream != COMPUTE
+    node.attr.add(name="is_cpu_op", bool_val=beside)
     if task.kind is TaskKind.ALL_REDUCE:
         node.attr.add(name="comm_type", int64_val=chakra.ALL_REDUCE)
     if task.kind is not TaskKind.WORK:

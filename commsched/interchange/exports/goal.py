@@ -1,7 +1,8 @@
 """GOAL text for LogGOPSim and ATLAHS: a `calc`, `send` or `recv` per line, and what it requires.
 
 Source: the grammar that the documentation of LogGOPSim's txt2bin states, spcl.ethz.ch. Work is in
-ns; each stream of a rank has a cpu of its own, so that streams go on side by side.
+ns. A rank has one cpu: each of LogGOPSim's cpus has a clock of its own, and what requires a line
+of another cpu begins before that line is over (LogGOPSim.cpp, commit 76451de).
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,6 @@ from pathlib import Path
 from commsched import files
 from commsched.interchange.export import EXPORTS, Export
 from commsched.interchange.tasks import Task, TaskKind
-from commsched.program.model import STREAMS
 
 
 def write(ranks: Sequence[Sequence[Task]], folder: Path, name: str) -> list[Path]:
@@ -25,14 +25,13 @@ def write(ranks: Sequence[Sequence[Task]], folder: Path, name: str) -> list[Path
 
 
 def _lines(task: Task) -> Iterator[str]:
-    cpu = f"cpu {STREAMS.index(task.stream)}"
     label = f"l{task.number + 1}"
     if task.kind is TaskKind.WORK:
-        yield f"{label}: calc {round(task.seconds * 1e9)} {cpu}"
+        yield f"{label}: calc {round(task.seconds * 1e9)}"
     elif task.kind is TaskKind.SEND:
-        yield f"{label}: send {task.nbytes}b to {task.peer} tag {task.tag} {cpu}"
+        yield f"{label}: send {task.nbytes}b to {task.peer} tag {task.tag}"
     else:
-        yield f"{label}: recv {task.nbytes}b from {task.peer} tag {task.tag} {cpu}"
+        yield f"{label}: recv {task.nbytes}b from {task.peer} tag {task.tag}"
     for number in task.after:
         yield f"{label} requires l{number + 1}"
 
