@@ -14,6 +14,10 @@ class CommschedError(ValueError):
         return shortened(printable(super().__str__(), lines=True))
 
 
+class TooLittleTime(CommschedError):
+    """A time limit ended before there was anything to tell."""
+
+
 class Agreed(CommschedError):
     """An error that all ranks raise alike, so that each rank can end without waiting for others."""
 

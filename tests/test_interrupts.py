@@ -5,12 +5,13 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from commsched.cli.main import main
-from commsched.cli.signals import one_interrupt
+from commsched.cli.signals import Spare, one_interrupt
 from commsched.plan import file as plan_file
 from tests.support.jobs import ROOT
 
@@ -78,22 +79,49 @@ def test_an_interrupt_at_any_time_gives_a_plan_or_a_sentence(after, tmp_path):
         assert job.errors.splitlines()[-1] in (NOTHING, NOT_BEGUN)
 
 
-@pytest.mark.parametrize("nodes", [1000, 100_000])
-def test_a_time_limit_is_kept_whatever_the_size(nodes, tmp_path):
-    """1000 nodes: there is a plan, whose reasons would take longer; 100,000: there is no plan."""
+@pytest.mark.parametrize(
+    ("words", "left_out"),
+    [
+        ("vgg16 --machine p3dn.24xlarge --nodes 1000", ""),  # its reasons would take longer
+        ("vgg16 --machine p3dn.24xlarge --nodes 100000", None),  # there is no plan
+        ("gpt3-175b --machine summit --nodes 1000 --explain", "a strategy that fits"),
+        ("lstm --machine p3.16xlarge --nodes 900 --allow fp16 --break-even", "the break-even"),
+    ],
+)
+def test_a_time_limit_is_kept_whatever_the_size(words, left_out, tmp_path):
     path = tmp_path / "plan.json"
-    words = ["plan", "vgg16", "--machine", "p3dn.24xlarge", "--nodes", str(nodes)]
+    line = [sys.executable, "-m", "commsched", "plan", *words.split(), "-o", str(path)]
     begun = resource.getrusage(resource.RUSAGE_CHILDREN)
-    line = [sys.executable, "-m", "commsched", *words, "--time-limit", "1", "-o", str(path)]
+    line += ["--time-limit", "1"]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     # 20 % and 1 s: imports, the file, the report. Other work does not count in processor time.
     assert ended.ru_utime + ended.ru_stime - begun.ru_utime - begun.ru_stime < 1 * 1.2 + 1
     status, said = done.returncode, done.stderr
     assert (status, path.exists()) in ((0, True), (2, False))
-    if nodes == 100_000:
+    if status == 0 and left_out:
+        assert left_out in done.stdout.partition("left out, as --time-limit was over: ")[2]
+    if left_out is None:
         assert status == 2
         assert "no plan was found within --time-limit 1 s; give more time" in said
+
+
+def test_what_only_adds_to_a_result_is_left_out_when_the_time_is_over():
+    spare = Spare(0.2)
+    assert spare.made("one", lambda: 1, 0) == 1
+    begun = time.process_time()
+    assert spare.made("counting", lambda: sum(1 for _ in count()), 0) == 0
+    assert time.process_time() - begun < 1.2 * 0.2
+    assert spare.made("two", lambda: 2, 0) == 0
+    assert spare.left_out == ["counting", "two"]
+    assert Spare(None).made("three", lambda: 3, 0) == 3
+
+
+def test_an_interrupt_of_what_only_adds_to_a_result_is_no_time_limit():
+    spare = Spare(60.0)
+    with pytest.raises(KeyboardInterrupt):
+        spare.made("signals", lambda: signal.raise_signal(signal.SIGINT), None)
+    assert spare.left_out == []
 
 
 def test_only_the_first_interrupt_of_a_block_interrupts_it():

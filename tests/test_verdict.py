@@ -2,7 +2,9 @@
 
 import json
 import re
+import sys
 from dataclasses import replace
+from types import FrameType
 
 import pytest
 
@@ -225,6 +227,27 @@ def test_a_forced_codec_is_nobodys_gain():
     assert "ring+fp16" in {launch.method for launch in made.launches}
     for one in made.alternatives:
         assert "fp16" not in one.used or one.family == "half"
+
+
+def test_a_baseline_that_is_interrupted_in_its_reasons_keeps_its_plan():
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_name == "explained":
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    asked = small("alexnet", "p3.16xlarge", time_limit=0.0)
+    whole = plan_with_verdict(asked, "ddp-25mb")
+    sys.setprofile(interrupt)
+    try:
+        part = plan_with_verdict(asked, "ddp-25mb")
+    finally:
+        sys.setprofile(None)
+    assert (whole.interrupted, part.interrupted) == (False, True)
+    assert all(launch.reason for launch in whole.plan.launches)
+    part.plan.check()
+    bare = [replace(launch, reason=None) for launch in whole.plan.launches]
+    assert list(part.plan.launches) == bare
+    assert (part.plan.planner, part.plan.iteration) == ("ddp-25mb", whole.plan.iteration)
 
 
 def test_a_time_limit_is_for_all_families_together():

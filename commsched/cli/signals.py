@@ -5,12 +5,15 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import current_thread, main_thread
+from time import process_time
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
+from commsched.errors import TooLittleTime
 from commsched.interrupts import on_interrupt
 
-FIRST_CALL, LAST_CALL = 1.08, 1.16  # of a time limit that a search has not kept by itself
+FIRST_CALL, LAST_CALL = 1.05, 1.1  # of a time limit that a search has not kept by itself
+MOST = 1.15  # of a time limit: what the result can do without has ended
 AGAIN = 1e-3  # s until the next try where an interrupt would be lost
 WEAK = ("weakref", "_weakrefset")  # modules whose callbacks end unnoticed
 
@@ -23,6 +26,36 @@ def end_well() -> None:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGHUP, stop)
+
+
+T = TypeVar("T")
+
+
+class Spare:
+    """Parts of a result that it can do without, and which of them a time limit has left out."""
+
+    def __init__(self, limit: float | None) -> None:
+        self.limit = limit  # s of processor time from now on; None or 0: all parts are made
+        self.left_out: list[str] = []
+        self._ends = process_time() + MOST * (limit or 0.0)
+
+    def made(self, what: str, make: Callable[[], T], otherwise: T) -> T:
+        """Make a part unless the time is over before it is made."""
+        if not self.limit:
+            return make()
+        left = self._ends - process_time()
+        if left > 0:
+            with time_limit(left / LAST_CALL) as over:
+                try:
+                    return make()
+                except TooLittleTime:
+                    pass
+                except KeyboardInterrupt:
+                    if not over():
+                        raise
+                    self._ends = 0.0
+        self.left_out.append(what)
+        return otherwise
 
 
 @contextmanager

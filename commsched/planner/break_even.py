@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import sqrt
 from typing import Any, NamedTuple
 
-from commsched.errors import CommschedError
+from commsched.errors import CommschedError, TooLittleTime
 from commsched.machine.change import changed
 from commsched.machine.ports import Reach, reach
 from commsched.planner.families import lossy, plan_with_verdict
@@ -15,6 +15,7 @@ from commsched.units import bits, seconds, significant
 
 LEAST, MOST = 1e7 / 8, 1e13 / 8  # B/s of a port, the rates that are looked at
 NEAR = 1.05  # ratio of the rates between which the answer lies, at the end
+RATES = 20  # at which plans are made, about
 
 Progress = Callable[[str], None]
 
@@ -81,9 +82,12 @@ def break_even(request: Request, gain: float = 0.01, say: Progress | None = None
     """Find the port at which the allowed codecs save `gain` of the best lossless iteration.
 
     The rate doubles or halves from the machine's own until the answer is between two rates, which
-    are then halved in turn. Iterations at each rate are those of `plan`.
+    are then halved in turn. Iterations at each rate are those of `plan`; `time_limit` is for all
+    together. Raises TooLittleTime if it ends before there is a plan at some rate.
     """
     found = check_break_even(request)
+    if request.time_limit is not None:
+        request = replace(request, time_limit=request.time_limit / RATES)
     rows: dict[float, RateRow] = {}
 
     def saves(port: float) -> bool:
@@ -126,9 +130,11 @@ def _outwards(port: float, factor: float) -> Iterator[float]:
 def _row(request: Request, port: float) -> RateRow:
     """Plan at a rate of the port; wider families never have slower plans."""
     on = changed(request.machine, [f"nic={8 * port:.6g} bit/s"])
-    plan = plan_with_verdict(replace(request, machine=on, report=None)).plan
+    plan, interrupted = plan_with_verdict(replace(request, machine=on, report=None))
+    if interrupted:
+        raise KeyboardInterrupt
     iterations = {one.family: one.iteration for one in plan.alternatives}
     exact = [iterations[name] for name in ("dense", "lossless") if name in iterations]
     if not exact:
-        raise CommschedError("--break-even: no plans were compared within --time-limit; give more")
+        raise TooLittleTime("--break-even: no plans were compared within --time-limit; give more")
     return RateRow(port, min(exact), min([*exact, iterations.get("allowed", exact[0])]))

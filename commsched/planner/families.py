@@ -11,13 +11,20 @@ from commsched.machine.trust import errors_of
 from commsched.plan.model import Alternative, Plan
 from commsched.planner.limits.memory import fitting, needed
 from commsched.planner.make_plan import accepted, checked, make_plan
-from commsched.planner.planners.best import Found, searched, searches, until, with_reasons
+from commsched.planner.planners.best import (
+    Found,
+    placed_by,
+    searched,
+    searches,
+    until,
+    with_reasons,
+)
 from commsched.planner.reasons.verdict import NOTHING, label
 from commsched.planner.registry import DEFAULT, FRAMES
 from commsched.planner.request import Report, Request
-from commsched.planner.search.candidates import IDEAL, Narrower, Over
+from commsched.planner.search.candidates import IDEAL, Narrower, Over, Placed
 from commsched.planner.search.prices import PriceTables
-from commsched.planner.search.problem import Problem
+from commsched.planner.search.problem import BASELINES, Problem
 from commsched.planner.search.timing import predicted
 from commsched.planner.space import StepClock
 from commsched.timeline.spread import interval
@@ -131,6 +138,7 @@ class _Chain:
         self.tables = PriceTables()
         self.floor = StepClock.of(request).floor(request.net.numel)
         self.known: list[Known] = []
+        self.theirs: Placed | None = None  # of the baseline that was asked for
         self.refused: CommschedError | None = None
         self.interrupted = False
 
@@ -146,7 +154,7 @@ class _Chain:
         limit, count = self.request.time_limit, len(self.families)
         ends = [until(limit and limit * k / count) for k in range(1, count + 1)]
         if self.planner != DEFAULT:
-            self._add(make_plan(self.request, self.planner))
+            self._add(self._theirs())
         for family, over in zip((lossless, dense, *lossy), ends, strict=True):
             best = self._best(family)
             if best is None or not self._certain(family, best):
@@ -162,6 +170,13 @@ class _Chain:
             if self.interrupted:
                 return
             self.asked.append(family)
+
+    def _theirs(self) -> Plan:
+        """The plan of the planner that was asked for; that of a baseline, without reasons yet."""
+        if self.planner not in BASELINES:
+            return make_plan(self.request, self.planner)
+        self.theirs, plan = placed_by(self.planner, Problem(self.request))
+        return accepted(self.request, plan)
 
     def _best(self, family: Family) -> Known | None:
         """The best plan in a family; of those that differ by NOTHING that of the fewest methods."""
@@ -242,9 +257,12 @@ class _Chain:
         if chosen is None:
             raise self.refused or KeyboardInterrupt(NO_PLAN)
         plan = chosen.plan
-        if chosen.found is not None and not self.interrupted:  # reasons may take long
-            problem = Problem(self.own.request, tables=self.tables)
-            plan = with_reasons(plan, chosen.found.placed, problem)
+        if not self.interrupted:  # reasons may take long
+            if self.theirs is not None:
+                plan = with_reasons(plan, self.theirs)
+            elif chosen.found is not None:
+                problem = Problem(self.own.request, tables=self.tables)
+                plan = with_reasons(plan, chosen.found.placed, problem)
         plan = accepted(self.request, replace(plan, alternatives=tuple(self._rows())))
         return Planned(plan, self.interrupted)
 

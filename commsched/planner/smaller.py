@@ -25,8 +25,8 @@ class Smaller(NamedTuple):
     memory: float  # B on the rank that needs most
 
 
-def too_large(plan: Plan) -> list[str]:
-    """Say if a plan does not fit, and name a strategy that was computed to fit."""
+def too_large(plan: Plan, look: bool = True) -> list[str]:
+    """Say if a plan does not fit; `look`: name a strategy that was computed to fit."""
     limit, wanted = plan.machine.device.memory, needed(plan)
     if wanted <= limit:
         return []
@@ -35,7 +35,7 @@ def too_large(plan: Plan) -> list[str]:
         f"the plan does not fit: a rank needs {'' if known else 'at least '}"
         f"{nbytes(wanted)}, and {plan.machine.device.name} has {nbytes(limit)}"
     )
-    if isinstance(STRATEGIES[plan.strategy], PipelineStrategy):
+    if isinstance(STRATEGIES[plan.strategy], PipelineStrategy) or not look:
         return [start]
     found = next(smaller(plan), None)
     if found is None:

@@ -21,8 +21,8 @@ from commsched.cli.options import (
     add_command,
     json_file,
 )
-from commsched.cli.signals import one_interrupt, time_limit
-from commsched.errors import CommschedError
+from commsched.cli.signals import Spare, one_interrupt, time_limit
+from commsched.errors import CommschedError, TooLittleTime
 from commsched.exchange import recorded_gradients as recorded
 from commsched.machine.library import library_of
 from commsched.machine.ports import network, network_data
@@ -34,7 +34,7 @@ from commsched.net.load import on_machine
 from commsched.plan import file as plan_file
 from commsched.plan.model import Param, Plan
 from commsched.planner.auto.choose import LOST, Choice, choose
-from commsched.planner.break_even import break_even, check_break_even
+from commsched.planner.break_even import RATES, BreakEven, break_even, check_break_even
 from commsched.planner.families import NO_PLAN, Planned, plan_with_verdict
 from commsched.planner.limits.error_budget import verdict as errors
 from commsched.planner.limits.memory import needed
@@ -128,7 +128,8 @@ OPTIONS = (
     Option(
         "--time-limit",
         "TIME",
-        "longest search, kept within 20 %%; 0: the first plan; default: until no change helps;"
+        "longest processor time, kept within 20 %%, of the search and of all that is told of its"
+        " plan, half of it for --break-even; 0: the first plan; default: until no change helps;"
         " Ctrl-C writes the best plan so far (exit status 0, or 130 if there is none yet)",
         PATIENCE,
     ),
@@ -228,14 +229,16 @@ def _planned(
 
 def plan(args: argparse.Namespace) -> None:
     """Plan, write, report; after Ctrl-C or the time limit the best plan so far."""
+    spare = Spare(args.time_limit)
     with one_interrupt() as hold:
-        with time_limit(args.time_limit) as over:
+        share = args.time_limit and args.time_limit / (1 + args.break_even)
+        with time_limit(share) as over:
             try:
-                wanted = request(args)
+                wanted = replace(request(args), time_limit=share)
                 if args.break_even:
                     check_break_even(wanted)
                 if not args.time_limit:  # else that is the most, or no search
-                    times = 1 + size.RATES * args.break_even
+                    times = 1 + RATES * args.break_even
                     size.check(args, "the search", size.planning(_searched(wanted), times))
                 with working("planning") as say:
                     wanted = replace(wanted, report=wanted.report or _said(say))
@@ -243,25 +246,36 @@ def plan(args: argparse.Namespace) -> None:
                     hold()
             except KeyboardInterrupt:
                 if over():
-                    raise CommschedError(
+                    raise TooLittleTime(
                         f"no plan was found within --time-limit {seconds(args.time_limit)}; give"
                         " more time, or 0 for the first plan however long it takes"
                     ) from None
                 raise KeyboardInterrupt(NO_PLAN) from None
         if found.interrupted:
-            why = "the time is over" if over() else "interrupted"
+            limited = over() or (chosen is not None and chosen.over)
+            why = "the time is over" if limited else "interrupted"
             print(f"commsched: {why}; this is the best plan so far", file=sys.stderr)
+            if limited and not all(launch.reason for launch in found.plan.launches):
+                spare.left_out.append("reasons of the launches")
         made = schedule.added(found.plan, args)
         plan_file.write(args.output, made)
-    even = None
-    if args.break_even:
-        with working("looking for the break-even") as say:
-            even = break_even(wanted, say=say)
+    _report(args, wanted, made, chosen, spare)
+
+
+def _report(
+    args: argparse.Namespace, wanted: Request, made: Plan, chosen: Choice | None, spare: Spare
+) -> None:
+    """Say all that the time limit has left time for, and what it has not."""
+    even = _even(wanted, spare) if args.break_even else None
+    fits = too_large(made, look=False)
+    if fits:
+        fits = spare.made("a strategy that fits", lambda: too_large(made), fits)
     if args.json:
         told = summary(made)
-        told["warnings"] += too_large(made)
-        more = {"break_even": even.data()} if even else {}
+        told["warnings"] += fits
+        more: dict[str, Any] = {"break_even": even.data()} if even else {}
         more |= {"choice": choice.data(chosen)} if chosen else {}
+        more |= {"left_out": spare.left_out} if spare.left_out else {}
         print(json.dumps({**told, "errors": errors(wanted), **more}, indent=1))
         return
     for line in choice.lines(chosen, args.explain) if chosen else ():
@@ -270,15 +284,24 @@ def plan(args: argparse.Namespace) -> None:
         print(line)
     if args.explain:
         print(table(reasons.HEADER, reasons.rows(made), reasons.RIGHT))
-        print("\n".join(reasons.notes(made)))
+        none: list[str] = []
+        for line in spare.made("notes on the launches", lambda: reasons.notes(made), none):
+            print(line)
     else:
         for line in verdict.lines(made):
             print(line)
-    for sentence in too_large(made):
+    for sentence in fits:
         print(f"warning: {sentence}")
     if even:
         print("\n".join(even.lines()))
+    if spare.left_out:
+        print(f"left out, as --time-limit was over: {', '.join(spare.left_out)}")
     print(f"written to {args.output}")
+
+
+def _even(wanted: Request, spare: Spare) -> BreakEven | None:
+    with working("looking for the break-even") as say:
+        return spare.made("the break-even", lambda: break_even(wanted, say=say), None)
 
 
 def facts(made: Plan, every: bool = True) -> list[str]:

@@ -33,6 +33,7 @@ class Choice:
     runner_up: Row | None  # the best row of another strategy, or else of other parameters
     limit: float  # B per rank
     stopped: bool  # by an interrupt or the time limit
+    over: bool  # whether the time limit has ended
 
     @property
     def best(self) -> tuple[Row, ...]:
@@ -68,6 +69,7 @@ def choose(
         runner_up=second,
         limit=limit,
         stopped=search.stopped,
+        over=search.over(),
     )
     return choice if search.stopped else _with_risks(choice)
 
@@ -96,10 +98,10 @@ class _Search:
         self.rows: list[Row] = []
         self.left_out: list[LeftOut] = []
         self.stopped = False
+        self.over = until(request.time_limit)
 
     def run(self) -> None:
         """Plan every candidate until the time is over; an interrupt keeps the rows so far."""
-        over = until(self.request.time_limit)
         for each in candidates(self.request):
             if isinstance(each, LeftOut):
                 self.left_out.append(each)
@@ -116,7 +118,9 @@ class _Search:
                     raise
                 self.stopped = True
                 self.left_out.append(LeftOut(each, "interrupted"))
-            self.stopped = self.stopped or (over() and any(not one.refused for one in self.rows))
+            self.stopped = self.stopped or (
+                self.over() and any(not one.refused for one in self.rows)
+            )
 
     def _try(self, candidate: Candidate) -> None:
         """Plan a candidate unless what it only saves is not needed, or no choice may have it."""

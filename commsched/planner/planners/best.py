@@ -12,7 +12,7 @@ from commsched.planner.request import Request
 from commsched.planner.search.candidates import NO_SEARCH, Narrower, Over, Placed, Search
 from commsched.planner.search.encoding import encoded
 from commsched.planner.search.prices import PriceTables
-from commsched.planner.search.problem import Problem
+from commsched.planner.search.problem import BASELINES, Problem
 from commsched.program.registry import STRATEGIES
 
 
@@ -69,6 +69,14 @@ def found_by(search: Search) -> Found:
     else:
         plan = encoded(replace(plan, iteration=seconds), search.request)
     return Found(Placed(problem, chosen), plan, search.stopped)
+
+
+def placed_by(name: str, problem: Problem) -> tuple[Placed, Plan]:
+    """Ask a baseline; return its candidate, and the plan without reasons, with its iteration."""
+    candidate = problem.within(BASELINES[name](problem))
+    plan = problem.plan(candidate, name)
+    plan = replace(plan, iteration=problem.evaluator.one(candidate))
+    return Placed(problem, candidate), plan
 
 
 def with_reasons(plan: Plan, placed: Placed, problem: Problem | None = None) -> Plan:
