@@ -19,7 +19,8 @@ def test_the_promised_files_are_shipped() -> None:
     gpt = {f"gpt3-{size}" for size in ("1.3b", "2.7b", "6.7b", "13b", "175b")}
     measured = {"vgg16", "resnet50", "resnet101", "gpt2", "lstm", "bert-base"}
     convolutional = {"vgg19", "wide-resnet101", "resnet32", "inception-v4"}
-    assert set(NETS) == gpt | measured | convolutional | {"alexnet", "deepfm", "nmt", "lm1b"}
+    experts, zen = {"gpt-moe-8", "deepspeed-moe-52b"}, {"deepfm", "nmt", "lm1b"}
+    assert set(NETS) == gpt | experts | measured | convolutional | zen | {"alexnet"}
     clouds = {"p3.16xlarge", "p3dn.24xlarge"}
     clusters = {"summit", "comet", "a100-4xhdr200", "h100-8x400"}
     trees = {"superpod-h100", "gb200-nvl72-pair", "tpu-v5p-4x4x4", "ethernet-3to1"}

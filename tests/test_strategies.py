@@ -17,7 +17,14 @@ from commsched.schedule.rounds import Goal
 from commsched.simulate.engine import simulate
 from commsched.timeline import check
 from commsched.timeline.measure import overlaps
-from tests.support.small_plans import graph, machine, shared, stage_params, strategy_plan
+from tests.support.small_plans import (
+    graph,
+    machine,
+    mixture,
+    shared,
+    stage_params,
+    strategy_plan,
+)
 
 STEPS = 14
 # Small numbers, so that a few steps see everything a strategy does.
@@ -35,9 +42,11 @@ every = pytest.mark.parametrize("name", list(STRATEGIES))
 
 @cache
 def made(name: str, shape: tuple[int, int]) -> Plan:
-    net, on = shared(graph([3000, 40000, 200, 25000])), machine(*shape, jitter=0.1)
+    net, on = graph([3000, 40008, 200, 25008]), machine(*shape, jitter=0.1)
+    net = mixture(net, zipf=0.5) if name == "expert" else shared(net)
     params = dict(PARAMS.get(name, {}))
     size = on.size // shape[1] if "tensor" in STRATEGIES[name].parameters else on.size
+    params |= {"expert": 2 - on.size % 2} if name == "expert" else {}
     params |= stage_params(name, next(k for k in (2, 3, 1) if size % k == 0))
     return strategy_plan(net, on, name, **params)
 

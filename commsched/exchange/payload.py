@@ -76,6 +76,11 @@ class Payload:
         found: Floats = self._ends[whole] + part * np.append(self._sizes, 0.0)[whole]
         return found
 
+    @cached_property
+    def uneven(self) -> bool:
+        """Whether packets that are only forwarded differ in size."""
+        return self.cuts is None and len(np.unique(self._sizes)) > 1
+
     @property
     def packets(self) -> float:
         """Bytes of all packets together, if an exchange only forwards them."""

@@ -7,6 +7,8 @@ from itertools import product
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.exchange.broadcast import BROADCAST
+from commsched.exchange.experts import PREFIX as TO_EXPERTS
+from commsched.exchange.experts import find_to_experts
 from commsched.exchange.method import Choice, Method, Phase
 from commsched.exchange.pair import Pair, illegal, route
 from commsched.exchange.sharded import PREFIX, find_sharded
@@ -26,6 +28,8 @@ def find_method(name: str) -> Method:
         return BROADCAST
     if name.startswith(PREFIX):
         return find_sharded(name)
+    if name.startswith(TO_EXPERTS):
+        return find_to_experts(name)
     collective, plus, codec = name.partition("+")
     if plus and (collective.partition(":")[0] in METHODS or collective in METHODS):
         return Sparsified(METHODS[collective], codec)

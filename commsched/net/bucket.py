@@ -25,12 +25,36 @@ class Piece(NamedTuple):
     stop: Place
 
 
+class Slots(NamedTuple):
+    """Tokens that travel to experts and back, in rows: a count, then `slots` tokens of `width`.
+
+    Each of `ranks` ranks holds as many experts; on their way forth a rank's rows are of all experts
+    in order, on their way back of every rank its own experts.
+    """
+
+    taken: tuple[int, ...]  # expected tokens of each expert from one rank
+    slots: int
+    width: int
+    back: bool
+
+    def counts(self, member: int, ranks: int) -> Ints:
+        """Expected tokens in each row of a member's bucket: (ranks, experts of a rank)."""
+        taken = np.array(self.taken, np.int64).reshape(ranks, -1)
+        return np.tile(taken[member], (ranks, 1)) if self.back else taken
+
+    @property
+    def row(self) -> int:
+        """Elements of a row."""
+        return 1 + self.slots * self.width
+
+
 @dataclass(frozen=True)
 class BucketSpec:
     """The expected content of a bucket: its pieces in order, each with its tensor's law."""
 
     pieces: tuple[tuple[Sparsity, int, int, int], ...]  # (law, tensor's numel, start, stop)
     lists: bool = False  # the gradients of all pieces are handed over as lists
+    slots: Slots | None = None  # of activations that travel to experts and back
 
     @classmethod
     def of(cls, pieces: tuple[Piece, ...], tensors: Mapping[str, Tensor]) -> "BucketSpec":

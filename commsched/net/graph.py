@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from commsched.errors import CommschedError
 from commsched.machine.model import Device
+from commsched.net.experts import Experts
 from commsched.net.measured import PROCESSOR, Fit, Measured
 from commsched.net.sparsity import DENSE, Sparsity
 from commsched.records import (
@@ -83,14 +84,15 @@ class Tensor:
     def nbytes(self) -> int:
         return self.numel * ITEMSIZE[self.dtype]
 
-    def scaled(self, scale: float) -> "Tensor":
-        """Scale the first dimension, and with it the rows of a Zipf law."""
+    def scaled(self, scale: float, along: int = 0) -> "Tensor":
+        """Scale a dimension, and with the first one the rows of a Zipf law."""
         law, least = self.sparsity, 1
         if law.law == "zipf":
             least = 2  # a law needs two rows
             law = replace(law, rows=max(least, round(law.rows * scale)))
-        first = max(least, round(self.shape[0] * scale))
-        return replace(self, shape=(first, *self.shape[1:]), sparsity=law)
+        sizes = list(self.shape)
+        sizes[along] = max(least, round(sizes[along] * scale))
+        return replace(self, shape=tuple(sizes), sparsity=law)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +115,8 @@ class Layer:
     parts: Count = 0  # equal parts that can be shared, such as heads; 0: any number, with padding
     summed: Count = 0  # elements that these ranks sum, in each direction that needs a sum
     whole: Bytes = 0.0  # of `activation`, that each of these ranks keeps
+    # If set, ranks may share its experts, which are axis 0 of the tensors whose `axis` is 0.
+    experts: Experts | None = None
     tensors: tuple[Tensor, ...] = ()
 
     def __post_init__(self) -> None:
@@ -122,12 +126,31 @@ class Layer:
                 f"layer {self.name!r}: matrix must be three positive sizes, got {list(self.matrix)}"
             )
         normalise(self, f"layer {self.name!r}: ")
+        self._check_experts()
+
+    def _check_experts(self) -> None:
+        """Refuse experts that tensor-parallel ranks would cut, too, or that have no tensors."""
+        if self.experts is None:
+            return
+        if self.cut:
+            raise CommschedError(f"layer {self.name!r}: it has either 'experts' or 'cut', not both")
+        if not any(tensor.axis == 0 for tensor in self.tensors):
+            raise CommschedError(
+                f"layer {self.name!r}: a layer of experts needs a tensor of axis 0, the experts"
+            )
 
     def scaled(self, size: float, work: float) -> "Layer":
         """Scale tensors, activation and output by `size`, seconds and work by `work`."""
         return replace(
             self,
-            tensors=tuple(tensor.scaled(size) for tensor in self.tensors),
+            tensors=tuple(
+                # the number of experts stays, so that ranks can share them as before
+                tensor.scaled(size, along=int(len(tensor.shape) > 1))
+                if self.experts and tensor.axis == 0
+                else tensor.scaled(size)
+                for tensor in self.tensors
+            ),
+            experts=self.experts and self.experts.scaled(size),
             forward=None if self.forward is None else self.forward * work,
             backward=None if self.backward is None else self.backward * work,
             forward_flops=self.forward_flops * work,
@@ -158,6 +181,7 @@ class Net:
     optimizer: Seconds | None = None  # of a step's whole update, measured
     data: Seconds = 0.0  # before a step's first layer: its batch, and what is between two steps
     tensor: Annotated[int, POSITIVE] = 1  # ranks that share its cut layers; it is the part of one
+    experts: Annotated[int, POSITIVE] = 1  # ranks that share its experts; it is the part of one
     layers: tuple[Layer, ...]
 
     def __post_init__(self) -> None:
@@ -177,6 +201,11 @@ class Net:
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name, forward order."""
         return {t.name: t for layer in self.layers for t in layer.tensors}
+
+    @cached_property
+    def experts_of(self) -> dict[str, Experts]:
+        """The experts of each layer that has some, by its name."""
+        return {layer.name: layer.experts for layer in self.layers if layer.experts}
 
     @cached_property
     def numel(self) -> int:

@@ -22,7 +22,7 @@ def is_cut(layer: Layer) -> bool:
 def degrees(net: Net, most: int) -> list[int]:
     """List how many ranks, up to `most`, can share the layers of a net."""
     parts = {layer.parts for layer in net.layers if layer.cut and layer.parts}
-    if not any(map(is_cut, net.layers)):
+    if net.experts_of or not any(map(is_cut, net.layers)):
         return [1]
     return [k for k in range(1, most + 1) if all(count % k == 0 for count in parts)]
 
@@ -56,6 +56,11 @@ def _check(net: Net, ranks: int) -> None:
     if known[-1] == ranks:
         return
     where = f"net {net.name!r}"
+    if net.experts_of:
+        raise CommschedError(
+            f"{where} has layers of experts, which tensor-parallel ranks do not share; nearest:"
+            " tensor=1, or --strategy expert"
+        )
     if not any(map(is_cut, net.layers)):
         raise CommschedError(
             f"{where} has no layers that {ranks} ranks can share: none says how its matrix is cut;"

@@ -1,7 +1,7 @@
 """A plan: the strategy, the launches with their reasons, and the net and machine they are for."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
@@ -13,7 +13,7 @@ from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
 from commsched.machine.model import Group, Machine
 from commsched.net import file as net_file
-from commsched.net.bucket import BucketSpec, Piece
+from commsched.net.bucket import BucketSpec, Piece, Slots
 from commsched.net.graph import Net, Tensor
 from commsched.records import (
     EXACT,
@@ -35,7 +35,17 @@ Difference = Annotated[float, unit("ms", 1e-3), WRITTEN]  # s
 Seconds = Annotated[Difference, Meta(ge=0)]
 Rank = Annotated[int, Meta(ge=0, le=2**53)]
 PURPOSES = one_of(
-    "", "blocking", "cycling", "spread", "average", "refresh", "gather", "regather", "tensor"
+    "",
+    "blocking",
+    "cycling",
+    "spread",
+    "average",
+    "refresh",
+    "gather",
+    "regather",
+    "tensor",
+    "dispatch",
+    "combine",
 )
 FAMILIES = one_of("planner", "dense", "lossless", "half", "allowed")
 PARAMS = Stored(
@@ -194,8 +204,16 @@ class Plan:
     def spec(self, launch: Launch) -> BucketSpec:
         """The expected content of a launch's bucket."""
         if launch.payload == "activation":
-            return BucketSpec.uniform(launch.activations)
+            return replace(BucketSpec.uniform(launch.activations), slots=self._slots(launch))
         return BucketSpec.of(launch.pieces, self.net.tensors)
+
+    def _slots(self, launch: Launch) -> Slots | None:
+        """Return the tokens of a launch that sends them to experts, or back."""
+        experts = self.net.experts_of.get(launch.after)
+        if launch.purpose not in ("dispatch", "combine") or experts is None:
+            return None
+        back = launch.purpose == "combine"
+        return Slots(tuple(experts.taken.tolist()), experts.slots, experts.width, back)
 
     def check(self) -> None:
         """Refuse a plan that loses, repeats or misplaces a gradient, or a parameter."""

@@ -329,7 +329,7 @@ class _Simulation:
             launch = self.plan.launches[op.launch]
             spec = self.plan.spec(launch)
             dense = all(law.law == "dense" for law, *_ in spec.pieces)
-            content = spec.numel if dense else spec
+            content = spec.numel if dense and spec.slots is None else spec
             who = op.team, op.root, launch.among, launch.split
             method = method_at(launch.method, step).name
             key = method, content, op.phase, op.kind, self.limit, who, apart

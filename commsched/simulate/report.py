@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import numpy as np
+
 from commsched.machine.trust import errors_of
+from commsched.plan.model import Plan
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.native import sentence
 from commsched.simulate.result import Prediction
@@ -25,6 +28,7 @@ def report(prediction: Prediction) -> dict[str, Any]:
         "native": sentence(plan),
         **totals_data(prediction.totals),
         **interval_data(interval(prediction.totals, errors_of(plan.machine))),
+        "experts": _experts(plan),
         "critical_path": None
         if path is None
         else {
@@ -37,6 +41,19 @@ def report(prediction: Prediction) -> dict[str, Any]:
         "memory_limit_bytes": limit,
         "fits": memory.total <= limit,
         "warnings": list(prediction.warnings),
+    }
+
+
+def _experts(plan: Plan) -> dict[str, float] | None:
+    """Return the load of a net's experts: the busiest rank against the mean, what is dropped."""
+    if not plan.net.experts_of:
+        return None
+    some = plan.net.experts_of.values()
+    work = sum(each.work_of(plan.net.experts) for each in some)
+    choices = sum(each.top * each.tokens for each in some)
+    return {
+        "busiest_work": float(np.max(work) / np.mean(work)),
+        "dropped_share": sum(each.dropped for each in some) / choices,
     }
 
 
@@ -55,6 +72,12 @@ def lines(found: dict[str, Any]) -> list[str]:
         f" {nbytes(memory['buckets'])}, residuals {nbytes(memory['residuals'])}, packets"
         f" {nbytes(memory['packets'])})",
     ]
+    if found["experts"]:
+        busiest, dropped = (found["experts"][key] for key in ("busiest_work", "dropped_share"))
+        text.append(
+            f"experts: the busiest rank computes {busiest:.3g} times the mean;"
+            f" {100 * dropped:.3g} % of the tokens' choices exceed the capacity and are dropped"
+        )
     if found["native"]:
         text.append(found["native"])
     text += [f"warning: {sentence}" for sentence in found["warnings"]]

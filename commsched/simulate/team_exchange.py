@@ -94,7 +94,9 @@ def exchanged(
     most = limit // count
     if teams.apart or schedule.library or price.moves_up_to(schedule, most) > most:
         nothing = np.zeros((1, teams.first.size))
-        one = priced(schedule, teams.first, nothing, nothing, 0)
+        # Formulas take packets as equally long; where some are longer, the busiest rank counts.
+        most = limit if teams.apart and payload.uneven else 0
+        one = priced(schedule, teams.first, nothing, nothing, most)
         end = start.max(axis=1, keepdims=True) + one.end
         return Exchanged(end, np.broadcast_to(one.sent, start.shape))
     return priced(side_by_side(schedule, count), teams.everyone, start, rest, limit)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from commsched.machine.model import Device, Link, Machine, placement
+from commsched.net.experts import Experts
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.plan.model import Launch, Param, Plan
 from commsched.planner.launches import buckets, launches
@@ -70,6 +71,17 @@ def shared(net: Net, parts: int = 12, summed: int = 700) -> Net:
         tensors = tuple(replace(t, axis=number % 2 - 1) for t in layer.tensors)
         more = {"cut": "pair", "parts": parts, "summed": summed, "whole": 40.0}
         layers.append(replace(layer, tensors=tensors, **more))  # type: ignore[arg-type]
+    return replace(net, layers=tuple(layers))
+
+
+def mixture(net: Net, experts: int = 12, tokens: int = 60, **more: object) -> Net:
+    """Make every second layer one of experts, with as many elements as before."""
+    layers = list(net.layers)
+    for number in range(1, len(layers), 2):
+        (tensor,) = layers[number].tensors
+        own = replace(tensor, shape=(experts, tensor.numel // experts), axis=0)
+        some = Experts(count=experts, tokens=tokens, width=7, **more)  # type: ignore[arg-type]
+        layers[number] = replace(layers[number], tensors=(own,), experts=some)
     return replace(net, layers=tuple(layers))
 
 

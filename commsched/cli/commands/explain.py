@@ -35,8 +35,8 @@ def add(commands: Commands) -> None:
 def explain(args: argparse.Namespace) -> None:
     """Print what the plug-in's own text says, and what it may be combined with."""
     from commsched.cli.plug_ins import KINDS
+    from commsched.exchange import experts, sharded
     from commsched.exchange.registry import find_method
-    from commsched.exchange.sharded import PREFIX, Sharded, find_sharded
     from commsched.exchange.sparsified import Sparsified
 
     if args.ranks is not None and not 1 <= args.ranks <= DRAWN:
@@ -44,8 +44,9 @@ def explain(args: argparse.Namespace) -> None:
     if args.output is not None and args.ranks is None:
         raise CommschedError("-o needs --ranks: the rounds of a collective are drawn")
     collective, plus, codec = args.name.partition("+")
-    if plus and collective.startswith(PREFIX):
-        print(f"method {find_sharded(args.name).name}\n\n{inspect.getdoc(Sharded)}\n")
+    if plus and collective.startswith((sharded.PREFIX, experts.PREFIX)):
+        method = find_method(args.name)
+        print(f"method {method.name}\n\n{inspect.getdoc(type(method))}\n")
         _explain("codecs", codec, None)
         return
     if plus:

@@ -7,7 +7,14 @@ from pathlib import Path
 
 from commsched import shipped
 from commsched.net import file
-from commsched.net.generate import convolutional, profiled, published, transformer, work
+from commsched.net.generate import (
+    convolutional,
+    mixture,
+    profiled,
+    published,
+    transformer,
+    work,
+)
 from commsched.net.generate.throughputs import published as published_rates
 from commsched.net.graph import Net
 from commsched.net.measured import Measured
@@ -111,6 +118,7 @@ def shipped_nets() -> Iterator[Net]:
             vocabulary=50257,
             batch=1,
         )
+    yield from mixture.mixtures()
     yield from (published.alexnet(), published.lm1b(), published.deepfm(), published.nmt())
     yield from (convolutional.vgg19(), convolutional.wide_resnet101())
     yield from (convolutional.resnet32(), convolutional.inception_v4())

@@ -99,7 +99,12 @@ def draw_launch(plan: Plan, rank: int, launch: Launch) -> Array:
     tensors = plan.net.tensors
     if launch.payload == "activation":
         values = random.generator(plan.seed, 0, rank, f"{launch.name}/values")
-        return values.standard_normal(launch.activations, np.float32)
+        found = values.standard_normal(launch.activations, np.float32)
+        slots, team = plan.spec(launch).slots, plan.group_of(launch, rank)
+        if slots is not None and team is not None:  # as full as planned
+            table = found.reshape(team.size, -1, slots.row)
+            table[..., 0] = slots.counts(team.ranks.index(rank), team.size)
+        return found
     whole = {p.tensor: draw(plan, rank, tensors[p.tensor]) for p in launch.pieces}
     return _cut(whole, launch)
 

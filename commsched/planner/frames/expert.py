@@ -1,0 +1,162 @@
+"""Plans of `expert`: how many ranks share experts, routes of tokens, and sums of gradients."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+
+from commsched.cost.alongside import alongside
+from commsched.exchange.experts import routes
+from commsched.exchange.method import Method
+from commsched.exchange.registry import find_method
+from commsched.net.bucket import Piece
+from commsched.net.expert_part import expert_degrees, expert_part, is_expert
+from commsched.net.graph import Net
+from commsched.plan.model import Launch, Plan
+from commsched.planner.frames.pipelines import chosen
+from commsched.planner.frames.zero import gathered
+from commsched.planner.launches import filled_buckets, ready_after
+from commsched.planner.limits.memory import fits, needed, refusal
+from commsched.planner.planners.greedy import COUNTS, cheapest, useful
+from commsched.planner.registry import FRAMES, Planner
+from commsched.planner.request import Request
+from commsched.planner.search.timing import iteration
+from commsched.program.expert_groups import COMBINE, DISPATCH, ExpertGroups
+from commsched.program.registry import STRATEGIES
+from commsched.simulate.engine import Known
+
+SOLE = "ring+dense"  # of one replica: nothing travels
+Costs = dict[tuple[object, ...], list[tuple[float, str]]]  # methods, cheapest first
+
+
+def shared(request: Request, planner: Planner) -> Plan:
+    """Try degrees and some sizes of buckets; keep the fastest plan that fits. No planner is asked.
+
+    The number of replicas of an expert, and with it the group that sums gradients, differs from
+    degree to degree.
+    """
+    settings = STRATEGIES[request.strategy].settings(request.plan())
+    net = _routed(request.net, float(settings["capacity"]), float(settings["zipf"]))
+    size = request.machine.size
+    degrees = [int(settings["expert"])]
+    if not degrees[0]:
+        degrees = [k for k in expert_degrees(net, size) if size % k == 0]
+    limit = request.machine.device.memory if request.memory is None else request.memory
+    limited = replace(request, memory=limit)
+    plans: list[Plan] = []
+    for degree in degrees:
+        plans += _plans(replace(request, net=expert_part(net, degree, size)), degree)
+    fitting = [plan for plan in plans if fits(limited, plan)]
+    if not fitting and request.memory is not None:
+        raise refusal(limited, min(plans, key=needed))
+    known: Known = {}
+    some = fitting or [min(plans, key=needed)]  # `plan` warns of it
+    timed = [replace(plan, iteration=iteration(plan, known)) for plan in some]
+    return min(timed, key=lambda plan: plan.iteration)
+
+
+def _routed(net: Net, capacity: float, zipf: float) -> Net:
+    """Give the experts of a net another capacity or load, if one is wanted."""
+    more = {"capacity": capacity} if capacity else {}
+    if zipf >= 0.0:
+        more |= {"zipf": zipf, "load": ()}  # type: ignore[dict-item]
+    layers = tuple(
+        replace(x, experts=replace(x.experts, **more)) if x.experts else x  # type: ignore[arg-type]
+        for x in net.layers
+    )
+    return replace(net, layers=layers)
+
+
+def _plans(request: Request, degree: int) -> Iterator[Plan]:
+    """Plan buckets of some sizes for one degree."""
+    settings = STRATEGIES[request.strategy].settings(request.plan())
+    plan = replace(request.plan(), params={**settings, "expert": degree})
+    total = 4.0 * max(request.net.numel, 1)
+    sizes = [total / count for count in COUNTS] if request.bucket is None else [request.bucket]
+    costs: Costs = {}
+    sends = list(_sends(plan, ExpertGroups(plan), costs))
+    seen: set[int] = set()
+    for size in sizes:
+        sums = list(_sums(request, plan, size, costs))
+        if len(sums) not in seen:
+            seen.add(len(sums))
+            yield replace(plan, launches=tuple(chain(sends, sums)))
+
+
+def _sends(plan: Plan, groups: ExpertGroups, costs: Costs) -> Iterator[Launch]:
+    """Make the two launches of each layer of experts."""
+    if groups.width == 1:
+        return
+    codec = gathered(plan.net, str(plan.params["send"]))
+    group, split = groups.teams
+    for layer, experts in plan.net.experts_of.items():
+        for purpose in (DISPATCH, COMBINE):
+            launch = Launch(
+                name=f"{layer}/{purpose}",
+                pieces=(),
+                activations=experts.count * (1 + experts.slots * experts.width),
+                after=layer,
+                method="",
+                stream=_stream(plan, group[: groups.width]),
+                payload="activation",
+                group=group,
+                split=split,
+                purpose=purpose,
+            )
+            methods = [*routes(plan.group(launch), codec)]
+            yield _cheapest(plan, launch, methods, costs)
+
+
+def _sums(request: Request, plan: Plan, size: float, costs: Costs) -> Iterator[Launch]:
+    """Make the launches of gradients: of experts among their replicas, others among all ranks."""
+    groups, home = ExpertGroups(plan), ready_after(plan.net)
+    divided = groups.width > 1
+    kinds = {t.name: divided and is_expert(x, t) for x in plan.net.layers for t in x.tensors}
+    found: list[tuple[bool, list[Piece]]] = []
+    for apart in (False, True):
+        layers = [
+            replace(x, experts=None, tensors=tuple(t for t in x.tensors if kinds[t.name] == apart))
+            for x in plan.net.layers
+        ]
+        found += [(apart, some) for some in filled_buckets(layers, size, None, request.force)]
+    found.sort(key=lambda one: -min(home[piece.tensor] for piece in one[1])[0])
+    for number, (apart, pieces) in enumerate(found):
+        group, split = groups.replicas if apart else ((), 1)
+        ranks = group[: len(group) // split] if apart else plan.machine.everyone.ranks
+        launch = Launch(
+            name=f"{'e' if apart else 'b'}{number}",
+            pieces=tuple(pieces),
+            after=min(home[piece.tensor] for piece in pieces)[1],
+            method="",
+            stream=_stream(plan, ranks),
+            priority=number,
+            group=group,
+            split=split,
+        )
+        forced = request.force.get(pieces[0].tensor, "")
+        yield _cheapest(plan, launch, _options(request, plan, launch, forced), costs)
+
+
+def _options(request: Request, plan: Plan, launch: Launch, forced: str) -> list[Method]:
+    """List the methods that may sum a bucket."""
+    group = plan.group(launch)
+    if forced or group.size == 1:
+        return [find_method(forced or SOLE)]
+    return useful(list(request.methods(group)), plan.spec(launch))
+
+
+def _cheapest(plan: Plan, launch: Launch, methods: list[Method], costs: Costs) -> Launch:
+    """Give a launch the cheapest of some methods; alike launches are priced once."""
+    group, spec = plan.group(launch), plan.spec(launch)
+    on = alongside(plan.machine, group) if launch.group else plan.machine
+    key = spec, group.nodes, group.ranks, tuple(m.name for m in methods)
+    if key not in costs:
+        costs[key] = cheapest(methods, spec, on, group)
+    return chosen(launch, costs[key])
+
+
+def _stream(plan: Plan, ranks: tuple[int, ...]) -> str:
+    node = plan.machine.node_of_rank
+    return "between" if len({node[rank] for rank in ranks}) > 1 else "inside"
+
+
+FRAMES.add("expert")(shared)
