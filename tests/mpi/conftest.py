@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from mpi4py import MPI
 
-from commsched.run.job import agree
+from commsched.run.job import agree, segments
 from tests.support import ranks
 from tests.support.ranks import WORLD
 
@@ -25,6 +25,8 @@ atexit.register(shutil.rmtree, _folder, ignore_errors=True)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
+    MPI.COMM_WORLD.Barrier()
+    segments.unname()
     manager = session.config.pluginmanager
     if RANK != 0:
         manager.unregister(manager.getplugin("terminalreporter"))

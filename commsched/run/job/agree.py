@@ -14,7 +14,7 @@ from commsched import __version__
 from commsched.errors import Agreed, CommschedError
 from commsched.machine.model import Machine
 from commsched.plan.model import Plan
-from commsched.run.job import lifeline
+from commsched.run.job import lifeline, segments
 from commsched.run.job.launcher import alone, stay_in_job
 
 T = TypeVar("T")
@@ -62,6 +62,8 @@ def check_start(command: str, options: Mapping[str, str], comm: MPI.Intracomm) -
     """Refuse ranks of different versions, commands or options, before their first exchange."""
     settings = {"the version of commsched": __version__, "the command": command, **options}
     check_alike(settings, comm, "start all ranks with the same command line and the same package")
+    if comm.size == MPI.COMM_WORLD.size:  # all ranks of the job are here
+        segments.unname()
 
 
 def check_files(files: Mapping[str, object], comm: MPI.Intracomm) -> None:

@@ -29,7 +29,7 @@ WAITING = 120.0  # s in which a case ends even beside much other work
 MEMORY = 6 * 2**30  # B of address space, numpy's and matplotlib's libraries included
 LONGEST = 5_000  # characters of an error
 # What a mutation raises where another one has broken the file already.
-BROKEN = (ValueError, LookupError, RecursionError, BadZipFile, struct.error)
+BROKEN = (ValueError, LookupError, RecursionError, NotImplementedError, BadZipFile, struct.error)
 SPECIAL = 0.03  # share of special files
 OTHER = 0.1  # share of files of another kind
 AGAIN = 0.3  # share of files that are broken once more
