@@ -21,13 +21,15 @@ GIGABYTES = Quantity(kind=SIZE, unit="GB", above=True, believed=1e14)
 INCHES = Quantity(kind=LENGTH, unit="in", least=1.0, most=60.0)
 POINTS = Quantity(kind=LENGTH, unit="pt", least=3 / 72, most=100 / 72)  # inside: in
 
+THOUSANDS = {"k": 10**3, "M": 10**6, "G": 10**9}
+
 
 def elements(text: str) -> int:
-    """Read a number of float32 elements, such as 25e6, or the bytes that they take."""
-    plain = Quantity(kind=NUMBER)
+    """Read a number of float32 elements, such as 25e6 or 25M, or the bytes that they take."""
     if text[-1:] in ("B", "b"):
         return round(Quantity(kind=SIZE, needs_unit=True).read(text, "NUMEL") / 4)
-    value = plain.read(text, "NUMEL")
+    times = THOUSANDS.get(text[-1:], 1)
+    value = Quantity(kind=NUMBER).read(text[:-1] if times > 1 else text, "NUMEL") * times
     if value != int(value):
         raise CommschedError(f"NUMEL is a whole number of elements, or bytes, got {text!a}")
     return int(value)

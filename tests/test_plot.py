@@ -305,5 +305,8 @@ def test_the_command_draws(both, tmp_path, capsys):
     assert main(["plot", *map(str, paths), "-o", str(out), "--ranks", "0,2", "--step", "1"]) == 0
     assert "2 of 4 ranks" in out.read_text()
     assert main(["plot", str(paths[0]), "-o", str(tmp_path / "t.gif")]) == 2
-    assert main(["plot", str(paths[0]), "-o", str(out), "--ranks", "0-2"]) == 2
-    assert "whole numbers such as 0,3, got '0-2'" in capsys.readouterr().err
+    assert main(["plot", str(paths[0]), "-o", str(out), "--ranks", "0-1,3"]) == 0
+    assert "3 of 4 ranks" in out.read_text()
+    for wrong in ("2-0", "0-", "0-1-2", "x"):
+        assert main(["plot", str(paths[0]), "-o", str(out), "--ranks", wrong]) == 2
+        assert f"whole numbers such as 0,3 or 0-3, got '{wrong}'" in capsys.readouterr().err

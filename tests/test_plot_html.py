@@ -207,6 +207,14 @@ def test_totals_are_those_of_compare(both, tmp_path):
     assert [k["seconds"] for k in alone] == [[totals[k["what"]][1]] for k in alone]
 
 
+def test_two_plans_differ_by_a_change_and_not_by_an_error(both, tmp_path):
+    other = replace(both[1], plan_hash="0" * 64)
+    data = page_of(tmp_path, both[0], other).data
+    assert (data["change"], data["plan"]) == (True, "")
+    data = page_of(tmp_path, *both).data
+    assert (data["change"], data["plan"]) == (False, HASH)
+
+
 def test_the_same_page_is_the_same_file(both, tmp_path):
     for name in ("a.html", "b.html"):
         draw(both, tmp_path / name)

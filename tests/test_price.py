@@ -332,6 +332,7 @@ def test_the_fastest_are_listed_and_bytes_are_as_good_as_elements(capsys):
     all_of_them = priced(capsys, "25e6", *question, "--top", "999").splitlines()
     few = priced(capsys, "100MB", *question, "--top", "2").splitlines()
     assert [line.split()[:2] for line in few[:5]] == [line.split()[:2] for line in all_of_them[:5]]
+    assert priced(capsys, "25M", *question, "--top", "2").splitlines() == few
     assert few[5] == f"{len(all_of_them) - 5} slower methods: --all lists them"
     assert priced(capsys, "25000000", *question).splitlines()[13].endswith("--all lists them")
     three = ["--method", "ring+dense,tree+dense,doubling+dense"]

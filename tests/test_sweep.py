@@ -238,6 +238,7 @@ def test_a_table_is_drawn_as_lines_map_and_front(tmp_path, capsys):
     }
     words = ("--where", "machine=summit", "--y", "planner", "--value", "step")
     assert steps <= set(drawn(picture, table, *some, *words))
+    assert "10 Gbit/s" in drawn(picture, table, "--pareto", "memory")
     prices = ("--price-per-hour", "summit=10", "--price-per-hour", "p3.16xlarge=24.48")
     words = ("--where", "bandwidth=10", "--pareto", "money")
     assert "nothing is better" in drawn(picture, table, *some, *prices, *words)

@@ -10,6 +10,7 @@ from matplotlib.lines import Line2D
 
 from commsched.plot.picture import picture
 
+LETTER = 0.22  # width of a title's letter, in those of a category
 EDGE = 0.6  # errors beyond are drawn there
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9")
 MISSED = "#C00000"
@@ -34,7 +35,7 @@ def draw(
     others = [name for name in dimensions if name != widest]
     with picture(path, (12.0, 8.4)) as figure:
         grid = figure.add_gridspec(
-            2, len(others), width_ratios=[max(sizes[name], 2) for name in others]
+            2, len(others), width_ratios=[max(sizes[name], LETTER * len(name)) for name in others]
         )
         places = {name: grid[0, i] for i, name in enumerate(others)} | {widest: grid[1, :]}
         most = max(limits.values())

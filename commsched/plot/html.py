@@ -108,7 +108,8 @@ def page_data(
         "net": [word for word in (last.header.net, last.header.machine) if word is not None],
         "ranks": last.ranks,
         "held": len(measure.ranks_seen(last)),
-        "plan": last.plan_hash,
+        "plan": last.plan_hash if same_plan(sides) else "",
+        "change": not same_plan(sides),  # of two plans; else the error of a prediction
         "clock": round(max(t.clock_uncertainty for t in sides) * 1e9),
         "warnings": [f"{t.kind}: {text}" for t in sides for text in t.warnings],
         "step": opening[-1],

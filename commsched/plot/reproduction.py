@@ -13,6 +13,7 @@ from commsched.plot.picture import picture
 
 PUBLISHED, PREDICTED, MISSED = "black", "#0072B2", "#D55E00"  # of Okabe & Ito
 COLUMN, LABELS, ERRORS = 6.6, 2.6, 1.0  # inches: a column of panels, room at its sides
+LETTER = 0.055  # inches of a letter of a label
 ROW, HEAD, FOOT = 0.2, 0.32, 0.42  # inches: a line, above and below a panel
 TITLE, LEGEND = 0.15, 0.35  # inches: a line of the title, what is under it
 FEW = 12  # lines up to which one column is enough
@@ -57,7 +58,9 @@ def draw(found: DrawnReproduction, path: Path) -> None:
     for row in found.rows:
         groups.setdefault(row.group, []).append(row)
     columns = _columns(list(groups.values()))
-    width = COLUMN * len(columns)
+    labels = max(LABELS, 0.2 + LETTER * max(len(row.what) for row in found.rows))
+    column = COLUMN - LABELS + labels
+    width = column * len(columns)
     title = wrap(f"{found.name}: {found.source}", int(15.5 * width))
     above = TITLE * len(title) + LEGEND
     height = above + max(map(_height, columns))
@@ -65,7 +68,7 @@ def draw(found: DrawnReproduction, path: Path) -> None:
         for number, panels in enumerate(columns):
             top = height - above
             for rows in panels:
-                left, inner = number * COLUMN + LABELS, COLUMN - LABELS - ERRORS
+                left, inner = number * column + labels, column - labels - ERRORS
                 bottom = top - HEAD - ROW * len(rows)
                 box = (left / width, bottom / height, inner / width, ROW * len(rows) / height)
                 _panel(figure.add_axes(box), rows)
@@ -123,7 +126,7 @@ def _panel(axes: Axes, rows: Sequence[DrawnNumber]) -> None:
             (1.02, place),
             xycoords=("axes fraction", "data"),
             va="center",
-            color=colour if text else "0.5",
+            color=colour if row.predicted is not None else "0.5",
             annotation_clip=False,
         )
     axes.set_yticks(range(len(rows)), [row.what for row in rows])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import SubFigure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from commsched.errors import CommschedError
@@ -21,6 +21,7 @@ from commsched.plot.study_columns import (
     break_evens,
     front,
     order_of,
+    shown_of,
     text_of,
     there,
     value_of,
@@ -140,7 +141,7 @@ class _Drawing:
     @staticmethod
     def label(row: Row, names: Sequence[str]) -> str:
         """Name a row by some columns."""
-        texts = [text_of(row, name) for name in names]
+        texts = [shown_of(row, name) for name in names]
         found = ", ".join(text for text in texts if text != "-")
         return found or ("lossless" if "allow" in names else "-" * bool(names))
 
@@ -153,8 +154,11 @@ class _Drawing:
             down, across = across, down
         height = wanted.height or self._height(len(down), len(across))
         settings = {"font.size": self.font, "axes.linewidth": 0.6}
-        with picture(path, (wanted.width, height), 200, settings) as figure:
-            figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.03)
+        foot = self._foot()
+        with picture(path, (wanted.width, height), 200, settings) as whole:
+            whole.set_layout_engine("constrained", w_pad=0.02, h_pad=0.03)
+            ratios = height - foot, foot or 0.01
+            (figure,), (below,) = whole.subfigures(2, 1, squeeze=False, height_ratios=ratios)
             x, y = not wanted.pareto, bool(wanted.value)
             grid = figure.subplots(len(down), len(across), squeeze=False, sharex=x, sharey=y)
             handles: dict[str, Any] = {}
@@ -169,13 +173,12 @@ class _Drawing:
                     if j == 0:
                         lines = filter(None, (of_row, KNOWN[wanted.y].label))
                         panel.set_ylabel("\n".join(lines), fontsize=self.font)
-                    if i == len(down) - 1 and (j == (len(across) - 1) // 2):
-                        panel.set_xlabel(KNOWN[wanted.x].label, fontsize=self.font)
+            figure.supxlabel(KNOWN[wanted.x].label, fontsize=self.font)
             title = wanted.title or (KNOWN[wanted.value].label if wanted.value else "")
             if title:
                 figure.suptitle(title, fontsize=self.font + 1)
             if len(handles) > 1:
-                self._legend(figure, handles)
+                self._legend(below, handles)
 
     def _place(self, row: Row) -> tuple[str, str]:
         texts = [self.label(row, [name]) for name in self.facets]
@@ -183,20 +186,25 @@ class _Drawing:
 
     def _height(self, down: int, across: int) -> float:
         each = min(self.wanted.width / across * 0.72, 3.2)
+        return max(each, 1.2) * down + 0.35 + self._foot()
+
+    def _foot(self) -> float:
+        """Return the height of the legend, in."""
         names = [*self.labels, "nothing is better"] if self.wanted.pareto else self.labels
-        legend = 0 if self.wanted.value else -(-len(names) // self._columns(names))
-        return max(each, 1.2) * down + 0.35 + legend * 1.5 * self.font / INCH
+        if self.wanted.value or len(names) < 2:
+            return 0.0
+        return (0.5 - (-len(names) // self._columns(names))) * 1.5 * self.font / INCH
 
     def _columns(self, names: Sequence[str]) -> int:
         """Count the columns of the legend."""
         longest = max(map(len, names)) * LETTER * self.font / INCH + 0.45
         return max(1, min(len(names), int(self.wanted.width / longest)))
 
-    def _legend(self, figure: Figure, handles: Mapping[str, Any]) -> None:
+    def _legend(self, figure: SubFigure, handles: Mapping[str, Any]) -> None:
         figure.legend(
             handles.values(),
             handles.keys(),
-            loc="outside lower center",
+            loc="center",
             ncols=self._columns(list(handles)),
             frameon=False,
             fontsize=self.font,
@@ -234,7 +242,7 @@ class _Drawing:
             )
             if points:
                 (handles[label],) = panel.plot(*zip(*points, strict=True), **self._look(label))
-        panel.set_ylim(bottom=0)
+        self._from_zero(panel, rows)
         panel.grid(axis="y", linewidth=0.3, color="#CCCCCC")
         if wanted.break_even:
             self._break_even(panel, rows)
@@ -269,7 +277,7 @@ class _Drawing:
             low, high = panel.get_xlim()
             left = log(x / low) < log(high / low) / 2
             panel.annotate(
-                f"{row['allow']} pays below {x:.3g}",
+                f"{row['allow']} pays below {x:.3g} {KNOWN[self.wanted.x].unit}".rstrip(),
                 (x, 1 - 0.09 * number),
                 (3 if left else -3, -2),
                 xycoords=("data", "axes fraction"),
@@ -320,8 +328,13 @@ class _Drawing:
         (handles["nothing is better"],) = panel.step(
             across, up, where="post", color="#555555", linewidth=0.8, zorder=0
         )
-        panel.set_ylim(bottom=0)
+        self._from_zero(panel, rows)
         return handles
+
+    def _from_zero(self, panel: Axes, rows: Sequence[Row]) -> None:
+        """Begin the axis at 0, and leave room for whole markers above the largest value."""
+        most = max((value_of(one, self.wanted.y) for one in rows), default=0)
+        panel.set_ylim(0, 1.06 * most or None)
 
 
 def _shown(value: Any) -> str:

@@ -16,6 +16,7 @@ class Column(NamedTuple):
     label: str
     scale: float = 1.0
     number: bool = True
+    unit: str = ""  # after a number of an axis
 
 
 MEASURES = {
@@ -27,10 +28,10 @@ MEASURES = {
     "money": Column("money_per_hour", "money per hour"),
 }
 AXES = {
-    "bandwidth": Column("port_bits_per_second", "Gbit/s of a node's port", 1e9),
-    "ranks": Column("ranks", "ranks"),
-    "nodes": Column("nodes", "nodes"),
-    "scale": Column("scale", "scale of the net"),
+    "bandwidth": Column("port_bits_per_second", "Gbit/s of a node's port", 1e9, unit="Gbit/s"),
+    "ranks": Column("ranks", "ranks", unit="ranks"),
+    "nodes": Column("nodes", "nodes", unit="nodes"),
+    "scale": Column("scale", "scale of the net", unit="x the net"),
     **{
         name: Column(name, name, number=False)
         for name in ("net", "machine", "planner", "allow", "method", "strategy", "set", "compute")
@@ -57,11 +58,17 @@ def order_of(row: Row, name: str) -> tuple[float, str]:
 
 
 def text_of(row: Row, name: str) -> str:
-    """Return a value as a legend shows it; what a row leaves as it is, is a dash."""
+    """Return a value as --where takes it; what a row leaves as it is, is a dash."""
     column = KNOWN[name]
     if not column.number:
         return str(row[column.name]) or "-"
     return f"{value_of(row, name):g}" if there(row, name) else "-"
+
+
+def shown_of(row: Row, name: str) -> str:
+    """Return a value as a legend shows it, with its unit."""
+    text, unit = text_of(row, name), KNOWN[name].unit
+    return f"{text} {unit}" if unit and text != "-" else text
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -43,6 +43,7 @@ MOST_LANES = 1000  # beyond twice as many matplotlib cannot make the picture
 GROUP_GAP, HEAD = 0.3, 0.9  # lanes
 PALER, BACK = 0.4, "#f3f3f3"
 BAR, HEADING, AXIS, LEGEND, TITLE = 0.93, 1.1, 1.1, 1.0, 1.25  # sizes of text, in fonts
+SEEN = 1e-3  # of a step: the legend is silent on shorter waiting
 SPACING = {"columnspacing": 1.0, "handlelength": 1.6, "handletextpad": 0.5, "labelspacing": 0.4}
 LANES, MARKS = 5, 6  # drawing order of text
 
@@ -375,13 +376,14 @@ def _name_lanes(axes: Axes, layout: Layout, style: Style) -> None:
 
 def _marks(layout: Layout) -> list[Patch | Line2D]:
     """Explain the kinds of work that are there, and the marks."""
-    used, other, begun = set(), False, False
+    used, other, begun, waits = set(), False, False, False
     for lane in layout.lanes:
         t = lane.side.spans
         mine = (t.rank == lane.rank) & (t.stream == lane.stream)
         used |= {colours.look(t.names[i], t.streams[lane.stream]) for i in np.unique(t.name[mine])}
         other = other or bool((t.step[mine] != lane.side.step).any())
         begun = begun or bool(lane.side.begun.get(lane.rank))
+        waits = waits or bool((t.waited[mine] > SEEN * lane.side.length).any())
     marks: list[Patch | Line2D] = []
     marks += [Patch(facecolor=k.fill, label=k.legend) for k in colours.LOOKS if k in used]
     if other:
@@ -390,7 +392,7 @@ def _marks(layout: Layout) -> list[Patch | Line2D]:
     if begun or len({h.side.length for h in layout.heads}) > 1:
         marks.append(Line2D([], [], color="black", lw=0.9, ls="dashed", label="next step begins"))
     fill = colours.EXCHANGE.fill
-    if any((lane.side.spans.waited > 0).any() for lane in layout.lanes):
+    if waits:
         marks.append(Patch(facecolor=fill, alpha=0.35, label="waiting for a peer"))
     if any(len(lane.side.exposed.group) for lane in layout.lanes):
         edge, text = colours.EXPOSED, "exposed: compute is idle"

@@ -36,7 +36,7 @@ OPTIONS = (
     Option("measured", None, "timeline to draw with it, of the same net", Path, nargs="?"),
     Option("-o --output", "FILE", ".png, .svg, .pdf or .html", output_file, required=True),
     Option("--step", "N", "step to draw; default: the median one", int),
-    Option("--ranks", "RANK,...", "ranks to draw, such as 0,7"),
+    Option("--ranks", "RANK,...", "ranks to draw, such as 0,7 or 0-3"),
     Option("--lanes", "NAME,...", "streams to draw, such as compute,between", str, ""),
     Option("--width", "LENGTH", "width of the picture; default: 14in, of a table 7in", INCHES),
     Option("--height", "LENGTH", "height; default: as the lanes and --font-size need", INCHES),
@@ -90,7 +90,12 @@ def _timeline(args: argparse.Namespace, looks: dict[str, Any]) -> None:
 
 
 def _ranks(text: str) -> list[int]:
-    parts = text.split(",")
-    if not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts):
-        raise CommschedError(f"--ranks must be whole numbers such as 0,3, got {text!r}")
-    return [int(part) for part in parts]
+    """Read ranks, such as 0,3 or 0-3,12."""
+    found: list[int] = []
+    for part in text.split(","):
+        ends = part.split("-")
+        numbers = all(e.isascii() and e.isdecimal() and len(e) < 7 for e in ends)
+        if len(ends) > 2 or not numbers or int(ends[0]) > int(ends[-1]):
+            raise CommschedError(f"--ranks must be whole numbers such as 0,3 or 0-3, got {text!r}")
+        found += range(int(ends[0]), int(ends[-1]) + 1)
+    return found

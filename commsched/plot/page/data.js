@@ -70,7 +70,12 @@ function fixed(v, digits) { // zero has no sign
 const ms = (v) => fixed(v, v && Math.abs(v) < 0.1 ? 4 : 3) + " ms";
 const brief = (v) => Number.isNaN(v) ? "–" : fixed(v, 2) + " ms"; // a step without end has no time
 const signed = (v, f) => (v > 0 && /[1-9]/.test(f(v)) ? "+" : "") + f(v);
-const percent = (p, m) => (m && !Number.isNaN(p) ? ` (${signed(100 * (p - m) / m, (v) => fixed(v, 1))} %)` : "");
+// The error of a prediction, or the change from the first plan to the second.
+const apart = (p, m) => (D.change ? m - p : p - m);
+const percent = (p, m) => {
+  const share = 100 * apart(p, m) / (D.change ? p : m);
+  return Number.isFinite(share) ? ` (${signed(share, (v) => fixed(v, 1))} %)` : "";
+};
 const many = (n, what) => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`;
 function bytes(v) {
   const k = v < 1 ? 0 : Math.min(4, Math.floor(Math.log10(v) / 3));

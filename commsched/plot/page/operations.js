@@ -34,7 +34,7 @@ function table(lines) { // text only, so that no name becomes markup
 }
 function facts(mark, both) {
   const line = (what, f, word = ms, ratio = () => "") => {
-    const [p, m] = both.map((k) => (k ? f(k) : NaN)), off = p - m;
+    const [p, m] = both.map((k) => (k ? f(k) : NaN)), off = apart(p, m);
     const values = both.map((k) => (k ? word(f(k)) : "–"));
     return [what, ...values, isNaN(off) ? "" : signed(off, word) + ratio(p, m)];
   };

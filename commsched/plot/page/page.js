@@ -5,9 +5,9 @@ function totals() {
   const th = (text, colSpan, className = "") =>
     Object.assign(make("th", text, className), { colSpan });
   const kinds = () => [th(sides[0].kind, 1, "part"),
-    ...(one ? [] : [th(sides[1].kind, 1), th("error", 1)])];
+    ...(one ? [] : [th(sides[1].kind, 1), th(D.change ? "change" : "error", 1)])];
   const cells = ([p, m]) => [make("td", brief(p), "part"),
-    ...(one ? [] : [brief(m), signed(p - m, brief) + percent(p, m)])];
+    ...(one ? [] : [brief(m), signed(apart(p, m), brief) + percent(p, m)])];
   const own = { iteration: "iteration", "exposed communication": "exposed" };
   const here = (what) => sides.map((S) => S.steps[own[what]][S.steps.step.indexOf(S.now)]);
   const which = ascending(sides.map((S) => S.now)).length === 1 ? `step ${state.step}`
