@@ -11,6 +11,7 @@ from commsched.train.layers.convolution import Convolution
 from commsched.train.layers.dense import Gelu, Linear, Relu, Reshape, Tanh
 from commsched.train.layers.embedding import Embedding, Positions, Tied
 from commsched.train.layers.layer import LayerChain, Residual, product
+from commsched.train.layers.mixture import Mixture
 from commsched.train.registry import NETS
 from tests.support import strict_arrays
 
@@ -28,6 +29,8 @@ LAYERS = {
     "convolution, odd image, stride 2": (Convolution("l", 1, 2, 5, stride=2), (2, 5, 7, 1)),
     "norm": (LayerNorm("l", 6), (3, 2, 6)),
     "attention": (Attention("l", 6, 2, 1.0), (2, 5, 6)),
+    "mixture": (Mixture("l", 4, 6, 3, 2, 1.0), (2, 5, 4)),
+    "mixture that drops nothing": (Mixture("l", 4, 6, 3, 1, 3.0), (2, 5, 4)),
     "positions": (Positions("l", 4, 3, 1.0), (2, 4, 3)),
     "chain": (LayerChain("l", [Linear("l.a", 5, 4), Tanh("l.b"), Linear("l.c", 4, 2)]), (3, 5)),
     "residual": (Residual("l", [LayerNorm("l.a", 4), Linear("l.b", 4, 4)]), (3, 4)),
@@ -124,6 +127,7 @@ SMALL = {
     "words:3:11": ((4, 3), 11, 11),
     "gpt:8:1:2": ((2, 64), 256, 256),
     "gpt:8:1:2:tied": ((2, 64), 256, 256),
+    "moe:8:4:2:2": ((2, 64), 256, 256),
 }
 
 
@@ -132,7 +136,7 @@ def small(name):
     net, (shape, classes, numbers) = NETS[name], SMALL[name]
     parameters = {n: v.astype(np.float64) for n, v in net.start(0).items()}
     inputs = np.random.default_rng(1).integers(0, numbers, shape) if numbers else drawn(shape)
-    outputs = shape if name.startswith("gpt") else shape[:1]
+    outputs = shape if name.startswith(("gpt", "moe")) else shape[:1]
     return net, parameters, inputs, np.random.default_rng(2).integers(0, classes, outputs)
 
 
@@ -242,7 +246,7 @@ def test_in_16_bits_gradients_stay_near_those_of_32(name):
         ("mlp:4:2:1", "at most 2 parameters, got 3"),
         ("gpt:8:1:3", "the width must be a multiple of the heads, got 8 and 3"),
         ("gpt:8:1:2:free", "the head must be one of tied; got 'free'"),
-        ("lstm", "no net to train named 'lstm'; known: cnn:16, gpt:64:2:4, mlp:64:2, words"),
+        ("lstm", "no net to train named 'lstm'; known: cnn:16, gpt:64:2:4, mlp:64:2, moe:32:4:2:1"),
     ],
 )
 def test_a_wrong_name_is_refused(name, message):

@@ -38,6 +38,7 @@ from commsched.train.sample_order import check_batch
 from commsched.train.samples import Data
 from commsched.train.schedules import CONSTANT, Schedule
 from commsched.train.training import Training, TrainOptions, is_watched
+from commsched.train.workers.expert import ExpertWorker
 from commsched.train.workers.grid import GridWorker
 from commsched.train.workers.learner import Learner
 from commsched.train.workers.local import LocalLossWorker
@@ -60,6 +61,7 @@ TRAINED: dict[str, Callable[[Assignment], Trainee]] = {
     "1f1b": PipelineWorker,
     "tensor": GridWorker,
     "3d": GridWorker,
+    "expert": ExpertWorker,
     "samo": SamoWorker,
     "local": LocalLossWorker,
 }

@@ -2,16 +2,18 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Any
 
 import numpy as np
 
 from commsched.arrays import Array
+from commsched.net.experts import Experts
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.measured import PROCESSOR, Measured
 from commsched.net.rows import fit_rows
+from commsched.net.sparsity import DENSE
 from commsched.train.forward_backward import ForwardBackward
 from commsched.train.layers.layer import Kept, TrainableLayer, TrainableNet, as_float16
 from commsched.train.optimizers import LossScale
@@ -29,6 +31,7 @@ class Seen:
     backward: list[list[float]] = field(default_factory=list)
     activation: list[int] = field(default_factory=list)  # B of each layer
     output: list[int] = field(default_factory=list)  # B of each layer
+    experts: dict[int, list[Experts]] = field(default_factory=dict)  # layer -> of each batch
     rows: dict[str, list[Array]] = field(default_factory=dict)  # tensor -> rows that were hit
 
 
@@ -81,7 +84,7 @@ def _sharing(layer: TrainableLayer, output: int, half: bool) -> dict[str, Any]:
     Each keeps whole what enters the columns, and the norm that makes it: two times the outputs.
     """
     cuts = [start.cut for start in layer.tensors.values() if start.cut is not None]
-    if not cuts:
+    if not cuts or any(cut.experts for cut in cuts):
         return {}
     summed = output // (2 if half else 4)
     parts = gcd(*(cut.parts for cut in cuts))
@@ -94,11 +97,12 @@ def _layers(net: TrainableNet, seen: Seen, half: bool) -> list[Layer]:
     layers: list[Layer] = []
     before: tuple[str, ...] = ()
     for i, layer in enumerate(net):
+        experts = _mean(seen.experts[i]) if i in seen.experts else None
         tensors = [
             Tensor(
                 name=name,
                 shape=start.shape,
-                sparsity=fit_rows(seen.rows[name]),
+                sparsity=DENSE if experts else fit_rows(seen.rows[name]),
                 axis=-1 if start.cut is None else start.cut.axis,
             )
             for name, start in layer.tensors.items()
@@ -112,11 +116,18 @@ def _layers(net: TrainableNet, seen: Seen, half: bool) -> list[Layer]:
                 backward=float(backward[i]),
                 activation=float(seen.activation[i]),
                 output=float(seen.output[i]),
+                experts=experts,
                 **_sharing(layer, seen.output[i], half),
             )
         )
         before = (layer.name,)
     return layers
+
+
+def _mean(batches: list[Experts]) -> Experts:
+    """Return experts with the mean load of some batches."""
+    load = np.mean([each.load for each in batches], axis=0)
+    return replace(batches[0], load=tuple(load.tolist()))
 
 
 def _time_batch(
@@ -138,6 +149,10 @@ def _time_batch(
         seen.output.append(walk.values.nbytes)
     seen.forward.append(np.diff(times).tolist())
     seen.activation = [sum(kept_bytes(walk.activations(i), set())) for i in places]
+    for i, layer in enumerate(net.layers):
+        routed = layer.routed(walk.activations(i))
+        if routed is not None:
+            seen.experts.setdefault(i, []).append(routed)
     walk.score(targets, weight)
     settled()
     took = {}

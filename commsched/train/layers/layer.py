@@ -11,6 +11,7 @@ import numpy as np
 
 from commsched.arrays import Array
 from commsched.kernels import random
+from commsched.net.experts import Experts
 
 Parameters = Mapping[str, Array]  # tensor -> values, float32 except for mixed precision and checks
 Gradients = dict[str, Array]  # tensor -> values like those of its parameter
@@ -25,6 +26,7 @@ class Cut(NamedTuple):
     axis: int
     parts: int  # equal parts of a block that can be shared, such as heads
     blocks: int = 1
+    experts: bool = False  # ranks that share experts hold the parts, not tensor-parallel ranks
 
     def part(self, values: Array, place: int, ranks: int) -> Array:
         """Return the part of one of `ranks` ranks."""
@@ -54,9 +56,9 @@ class Start(NamedTuple):
     place: int = 0  # of the rank that holds this part
     ranks: int = 1  # that hold the parts
 
-    def shared(self, place: int, ranks: int) -> "Start":
-        """Return the part of one of `ranks` tensor-parallel ranks."""
-        if self.cut is None:
+    def shared(self, place: int, ranks: int, experts: bool) -> "Start":
+        """Return the part of one of `ranks` ranks that share experts, or are tensor-parallel."""
+        if self.cut is None or self.cut.experts != experts:
             return self
         sizes = [n // ranks if i == self.cut.axis else n for i, n in enumerate(self.shape)]
         return self._replace(shape=tuple(sizes), place=place, ranks=ranks)
@@ -90,6 +92,10 @@ class TrainableLayer(ABC):
         """Go `backward`; yield what tensor-parallel ranks must sum before it goes on."""
         return self.backward(parameters, kept, above)
         yield
+
+    def routed(self, kept: Kept) -> Experts | None:
+        """Return the experts of this layer, with the load of a batch; None: it has none."""
+        return None
 
 
 def alone(sums: Generator[Array, Array, Found]) -> Found:
@@ -131,6 +137,10 @@ class LayerChain(TrainableLayer):
             found |= gradients
         return above, found
 
+    def routed(self, kept: Kept) -> Experts | None:
+        found = [part.routed(own) for part, own in zip(self._parts, kept, strict=True)]
+        return next((each for each in found if each is not None), None)
+
 
 class Residual(LayerChain):
     """A chain whose inputs are added to its outputs (He et al., CVPR 2016)."""
@@ -162,12 +172,14 @@ class TrainableNet:
         own = (layer.tensors for layer in self.layers[layers])
         return {n: _drawn(start, seed, n) for tensors in own for n, start in tensors.items()}
 
-    def shared(self, place: int, ranks: int) -> "TrainableNet":
-        """Return the part of one of `ranks` tensor-parallel ranks."""
+    def shared(self, place: int, ranks: int, experts: bool = False) -> "TrainableNet":
+        """Return the part of one of `ranks` ranks that share experts, or are tensor-parallel."""
         layers = []
         for layer in self.layers:
             own = copy(layer)
-            own.tensors = {n: start.shared(place, ranks) for n, start in layer.tensors.items()}
+            own.tensors = {
+                n: start.shared(place, ranks, experts) for n, start in layer.tensors.items()
+            }
             layers.append(own)
         return replace(self, layers=tuple(layers))
 

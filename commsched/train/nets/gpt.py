@@ -15,7 +15,7 @@ BYTES, LENGTH = 256, 64
 DEVIATION = 0.1  # of the tables' first values
 
 
-def _block(name: str, width: int, heads: int, gain: float) -> list[TrainableLayer]:
+def block(name: str, width: int, heads: int, gain: float) -> list[TrainableLayer]:
     """Attention and a perceptron of four times the width, each beside a residual stream."""
     attention, inner = f"{name}.attention", f"{name}.perceptron"
     return [
@@ -35,6 +35,15 @@ def _block(name: str, width: int, heads: int, gain: float) -> list[TrainableLaye
     ]
 
 
+def embedding(width: int) -> LayerChain:
+    """Vectors of bytes and places."""
+    parts = [
+        Embedding("embedding.bytes", BYTES, width, DEVIATION),
+        Positions("embedding.places", LENGTH, width, DEVIATION),
+    ]
+    return LayerChain("embedding", parts)
+
+
 @NETS.family("gpt:64:2:4")
 def gpt(parameters: list[str]) -> TrainableNet:
     """Read WIDTH, BLOCKS, HEADS, and `tied` if the head is the table of the bytes.
@@ -49,13 +58,9 @@ def gpt(parameters: list[str]) -> TrainableNet:
     width, blocks, heads = sizes(parameters[:3], known)
     if width % heads:
         raise CommschedError(f"the width must be a multiple of the heads, got {width} and {heads}")
-    first = [
-        Embedding("embedding.bytes", BYTES, width, DEVIATION),
-        Positions("embedding.places", LENGTH, width, DEVIATION),
-    ]
-    layers: list[TrainableLayer] = [LayerChain("embedding", first)]
+    layers: list[TrainableLayer] = [embedding(width)]
     for i in range(blocks):
-        layers += _block(f"block{i}", width, heads, 1 / sqrt(2 * blocks))
+        layers += block(f"block{i}", width, heads, 1 / sqrt(2 * blocks))
     head = Tied("head", "embedding.bytes.weight") if tied else Linear("head.scores", width, BYTES)
     layers.append(LayerChain("head", [LayerNorm("head.norm", width), head]))
     name = f"gpt:{width}:{blocks}:{heads}" + (":tied" if tied else "")

@@ -7,14 +7,14 @@ import numpy as np
 from commsched.arrays import Array
 from commsched.exchange.registry import find_method
 from commsched.exchange.sharded import own_places, shard_of
-from commsched.kernels.modules import on_host
 from commsched.program.model import Op
 from commsched.train.assignment import Assignment
 from commsched.train.forward_backward import Score
 from commsched.train.layers.layer import Gradients
-from commsched.train.neighbours import Neighbours, around
+from commsched.train.neighbours import Neighbours
 from commsched.train.workers.learner import flat
 from commsched.train.workers.pipeline import PipelineWorker
+from commsched.train.workers.put_together import put_together
 
 Going = Generator[Array, Array, None]  # a turn: yields parts of sums, and is sent the sums
 
@@ -110,21 +110,15 @@ class GridWorker(PipelineWorker):
 
     def whole(self, others: Neighbours) -> Mapping[str, Array]:
         """Return the parameters of this stage, put together from the parts of its team."""
-        cuts = {n: x.cut for layer in self._whole for n, x in layer.tensors.items()}
-        shared = [n for n in self.values if cuts[n] is not None] if self._width > 1 else []
-        if not shared:
-            return self.values
-        first = self._rank - self._rank % self._width
-        team = range(first, first + self._width)
-        own = np.concatenate([on_host(flat(self.values[name])) for name in shared])
-        held = dict(around(others, team, self._rank, own, [len(own)] * self._width))
-        found, at = dict(self.values), 0
-        for name in shared:
-            cut, stop = cuts[name], at + self.values[name].size
-            parts = [held[rank][at:stop].reshape(self.values[name].shape) for rank in team]
-            assert cut is not None
-            found[name], at = self.asarray(cut.joined(parts)), stop
-        return found
+        return put_together(
+            self._whole,
+            self.values,
+            others,
+            self._rank,
+            self._width,
+            experts=False,
+            asarray=self.asarray,
+        )
 
     def evaluate(self, others: Neighbours) -> Score:
         kind = np.float16 if self.settings.half else np.float32

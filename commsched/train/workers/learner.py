@@ -16,7 +16,7 @@ from commsched.run.engine.worker import Roles
 from commsched.run.wire.device import moved
 from commsched.train.assignment import Assignment
 from commsched.train.forward_backward import ForwardBackward, Score, score
-from commsched.train.layers.layer import TrainableNet, as_float16
+from commsched.train.layers.layer import Gradients, TrainableNet, as_float16
 from commsched.train.neighbours import Neighbours
 from commsched.train.optimizers import LossScale, find_optimizer
 from commsched.train.sample_order import batch_of, part_of
@@ -128,6 +128,10 @@ class Learner:
         if index == 0:
             self._begin(step)
         self._walk.forward(index)
+        self._end_forward(step, index)
+
+    def _end_forward(self, step: int, index: int) -> None:
+        """Score the batch once it is through the last layer."""
         if index == len(self.net.layers) - 1:
             self._conclude_step(step - 1)
             weight = self.scale.value / (self._targets.size * self._shares)
@@ -145,7 +149,11 @@ class Learner:
         return self.asarray(as_float16(inputs) if self.settings.half else inputs)
 
     def _backward(self, step: int, index: int) -> None:
-        for name, gradient in self._walk.backward(index).items():
+        self._take_gradients(step, index, self._walk.backward(index))
+
+    def _take_gradients(self, step: int, index: int, found: Gradients) -> None:
+        """Keep the gradients of a layer; behind the first one the step is over."""
+        for name, gradient in found.items():
             self._gradients[name] = self._unscaled(gradient)
         if index == 0:
             self._report_step(step)

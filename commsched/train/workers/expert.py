@@ -1,0 +1,100 @@
+"""The worker of `expert`: a rank's experts, and everything else whole."""
+
+from collections.abc import Generator, Mapping
+from typing import Any
+
+import numpy as np
+
+from commsched.arrays import Array
+from commsched.errors import CommschedError
+from commsched.train.assignment import Assignment
+from commsched.train.forward_backward import Score
+from commsched.train.neighbours import Neighbours
+from commsched.train.workers.learner import Learner, flat
+from commsched.train.workers.put_together import put_together
+
+Going = Generator[Array, Array, Any]  # a layer: yields what travels, and is sent what arrives
+
+
+class ExpertWorker(Learner):
+    """A layer of experts pauses where its tokens travel, and goes on with those that arrive."""
+
+    def __init__(self, assigned: Assignment) -> None:
+        plan = assigned.plan
+        self._width, self._whole = plan.net.experts, assigned.net
+        place = assigned.rank % self._width
+        shared = assigned.net.shared(place, self._width, experts=True)
+        super().__init__(assigned._replace(net=shared))
+        if not plan.mean:
+            self._shares = plan.machine.size
+        self._going: Going | None = None  # the layer under way
+        self._part: Array = None  # what travels
+        self._came: Array = None
+
+    def _paused(self, going: Going) -> bool:
+        """Go on with a layer until its tokens travel; tell whether it is not over."""
+        first = self._going is None
+        self._going = going if self._going is None else self._going
+        try:
+            self._part = self._going.send(None if first else self._came)
+        except StopIteration as end:
+            self._going, self._came = None, end.value
+        return self._going is not None
+
+    def _travels(self, index: int) -> bool:
+        return self._width > 1 and self.net.layers[index].name in self._plan.net.experts_of
+
+    def _forward(self, step: int, index: int) -> None:
+        if not self._travels(index):
+            super()._forward(step, index)
+        elif not self._paused(self._walk.forward_sums(index)):
+            self._end_forward(step, index)
+
+    def _backward(self, step: int, index: int) -> None:
+        if not self._travels(index):
+            super()._backward(step, index)
+        elif not self._paused(self._walk.backward_sums(index)):
+            self._take_gradients(step, index, self._came)
+
+    # For the engine
+
+    def gradient(self, step: int, launch: int, out: Array) -> None:
+        planned = self._plan.launches[launch]
+        if planned.payload != "activation":
+            super().gradient(step, launch, out)
+            if self._plan.mean and planned.split > 1:  # of experts: the sum of a team's means
+                out /= np.float32(self._width)
+            return
+        if out.size != self._part.size:
+            raise CommschedError(
+                f"the plan's launch {planned.name!r} has {out.size} elements, but the net's tokens"
+                f" take {self._part.size}; plan with the net's own capacity and --batch"
+            )
+        out[:] = flat(self._part)
+
+    def result(self, step: int, launch: int, values: Array) -> None:
+        if self._plan.launches[launch].payload != "activation":
+            super().result(step, launch, values)
+            return
+        self._came = values.astype(self._part.dtype, copy=False).reshape(self._part.shape)
+
+    # Between steps
+
+    def whole(self, others: Neighbours) -> Mapping[str, Array]:
+        return put_together(
+            self._whole,
+            self.values,
+            others,
+            self._rank,
+            self._width,
+            experts=True,
+            asarray=self.asarray,
+        )
+
+    def evaluate(self, others: Neighbours) -> Score:
+        kind, part = np.float16 if self.settings.half else np.float32, self.used
+        whole = self.whole(others)
+        self.used = {n: v.astype(kind, copy=False) for n, v in whole.items()}
+        found = super().evaluate(others)
+        self.used = part
+        return found
