@@ -1,6 +1,7 @@
 """The binary tree all-reduce: a sum that travels to one root, and back."""
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -66,12 +67,16 @@ def _binary(count: int) -> Ints:
 
 
 def _along(name: str, parent: Ints) -> Schedule:
+    @cache
+    def rounds() -> tuple[Round, ...]:
+        return tuple(_rounds(_tree(parent)))
+
     return Schedule(
         name=name,
         goal=Goal.ALL_REDUCE,
         ranks=len(parent),
         blocks=1,
-        rounds=lambda: _rounds(_tree(parent)),
+        rounds=lambda: iter(rounds()),
     )
 
 

@@ -55,6 +55,7 @@ def first_byte(leaves: Floats, away: Each, port: Floats) -> Floats:
     return np.maximum(leaves + away, port)
 
 
+GROUPS = 4  # whose places a machine keeps
 PATTERNS = 64  # cached patterns; schedules with more rarely reuse one
 
 
@@ -80,14 +81,27 @@ class Places:
         self._by_turns = machine.burst > 0.0 or (nic is not None and nic.turn > 0.0)
         self._climb = Climb(machine, group, self._port) if machine.levels else None
 
+    @classmethod
+    def of(cls, machine: Machine, group: Group) -> "Places":
+        """Return the places of a group that was priced on the machine lately, or new ones."""
+        key = "places", group
+        found = machine.derived.get(key)
+        if not isinstance(found, Places):
+            machine.derived[key] = found = cls(machine, group)
+            kept = [key for key in machine.derived if isinstance(key, tuple) and key[0] == "places"]
+            for old in kept[:-GROUPS]:
+                machine.derived.pop(old, None)
+        return found
+
     def pattern(self, rnd: Round) -> Pattern:
         """Return the speeds of a round's moves, and where they end; cached for the same arrays."""
         key = id(rnd.src), id(rnd.dst)
-        if key not in self._patterns:
+        found = self._patterns.get(key)
+        if found is None:
             if len(self._patterns) == PATTERNS:
                 self._patterns.clear()
-            self._patterns[key] = rnd.src, rnd.dst, self._derived(rnd)
-        return self._patterns[key][2]
+            found = self._patterns[key] = rnd.src, rnd.dst, self._derived(rnd)
+        return found[2]
 
     def wire(self, src: Ints, dst: Ints) -> Wire:
         """Return the seconds of the messages of one round, from members to members."""

@@ -67,7 +67,7 @@ class _Play:
     ) -> None:
         assert schedule.ranks == group.size == len(start)
         self.rounds = schedule.rounds
-        self.places = Places(machine, group)
+        self.places = Places.of(machine, group)
         self.works = Works(payload, machine)
         self.order: Ints | None = None  # the rank of each clock; None: ranks ascend
         self.start = start

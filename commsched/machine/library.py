@@ -74,6 +74,13 @@ class Algorithm:
         """
         if self.inside == self.between == PLAIN and self.channels == 1:
             return machine
+        key = "on", self.inside, self.between, self.channels
+        found = machine.derived.get(key)
+        if not isinstance(found, Machine):
+            machine.derived[key] = found = self._on(machine)
+        return found
+
+    def _on(self, machine: Machine) -> Machine:
         nic = 0.0 if machine.nic is None else machine.nic.per_byte
         inside = machine.inside.per_byte
 

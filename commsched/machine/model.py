@@ -330,6 +330,11 @@ class Machine:
         return min(1.0, self.cores / max(self.ranks_of_node)) if self.cores else 1.0
 
     @cached_property
+    def derived(self) -> dict[object, object]:
+        """What was derived from the machine, by key: other views of it, places of its groups."""
+        return {}
+
+    @cached_property
     def everyone(self) -> Group:
         return self.group(range(self.size))
 

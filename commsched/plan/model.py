@@ -205,7 +205,14 @@ class Plan:
         """The expected content of a launch's bucket."""
         if launch.payload == "activation":
             return replace(BucketSpec.uniform(launch.activations), slots=self._slots(launch))
-        return BucketSpec.of(launch.pieces, self.net.tensors)
+        found = self._specs.get(launch.pieces)
+        if found is None:
+            found = self._specs[launch.pieces] = BucketSpec.of(launch.pieces, self.net.tensors)
+        return found
+
+    @cached_property
+    def _specs(self) -> dict[tuple[Piece, ...], BucketSpec]:
+        return {}
 
     def _slots(self, launch: Launch) -> Slots | None:
         """Return the tokens of a launch that sends them to experts, or back."""

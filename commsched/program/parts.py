@@ -5,6 +5,7 @@ planner have the part's price on a device.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from commsched.exchange.method import Choice, Phase
@@ -110,6 +111,7 @@ def parts_of(plan: Plan, op: Op) -> tuple[Part, ...]:
     )
 
 
+@lru_cache(maxsize=8192)
 def values_of(plan: Plan, index: int) -> float:
     """Return the float32 numbers that a launch's bucket is: its elements, or those of its lists."""
     launch = plan.launches[index]

@@ -59,8 +59,10 @@ class Prediction:
         names = tuple(dict.fromkeys([*names, *(p.op.name for p in self.placed)]))
         to_name = {name: i for i, name in enumerate(names)}
         to_stream = {stream: i for i, stream in enumerate(STREAMS)}
-        keep = [p.ranks < (ranks or self.plan.machine.size) for p in self.placed]
-        counts = [int(k.sum()) for k in keep]
+        size = self.plan.machine.size
+        most = min(ranks or size, size)
+        keep = [p.ranks < most if most < size else np.s_[:] for p in self.placed]
+        counts = [len(p.ranks[k]) for p, k in zip(self.placed, keep, strict=True)]
 
         def column(values: list[int], kind: type[np.generic]) -> npt.NDArray[np.int32]:
             return np.repeat(np.array(values), counts).astype(kind)
