@@ -6,7 +6,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
@@ -80,12 +80,47 @@ def _cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"
 
 
-class _Printable:
-    """A stream that writes printable text."""
+class OutputLostError(Exception):
+    """Stdout cannot be written, such as to a full disk; says so in one sentence."""
 
-    def __init__(self, stream: TextIO, folds: bool) -> None:
+
+class _Stream:
+    """A stream whose end by a full disk is an error on stdout, and loses words alone on stderr."""
+
+    def __init__(self, stream: TextIO, *, out: bool) -> None:
         self.stream = stream
-        self.folds = folds
+        self.out = out
+
+    def write(self, text: str) -> int:
+        """Write a text as it is."""
+        self._try(lambda: self.stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Hand over what was written."""
+        self._try(self.stream.flush)
+
+    def _try(self, do: Callable[[], object]) -> None:
+        try:
+            do()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            with open(os.devnull, "w") as nothing:  # what is left is not tried again at the end
+                os.dup2(nothing.fileno(), self.stream.fileno())
+            if self.out:
+                raise OutputLostError(f"stdout cannot be written: {error.strerror}") from None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+class _Printable(_Stream):
+    """A stream that writes printable text; `bare` writes what moves the cursor."""
+
+    def __init__(self, stream: TextIO, *, out: bool) -> None:
+        super().__init__(stream, out=out)
+        self.bare = _Stream(stream, out=out)
 
     def write(self, text: str) -> int:
         """Write a text, escaped; also what the stream's encoding lacks."""
@@ -93,11 +128,11 @@ class _Printable:
         told = printable(text, lines=True).encode(encoding, "backslashreplace").decode(encoding)
         if self.stream.isatty() and not text.startswith(DATA):
             told = self._for_people(told)
-        self.stream.write(told)
+        super().write(told)
         return len(text)
 
     def _for_people(self, text: str) -> str:
-        if self.folds:
+        if self.out:
             text = folded(text, shutil.get_terminal_size().columns)
         for colour, words in COLOURS if coloured(self.stream) else ():
             text = words.sub(rf"{colour}\g<0>{PLAIN}", text)
@@ -107,20 +142,17 @@ class _Printable:
         for line in lines:
             self.write(line)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
-
 
 def screen() -> TextIO:
     """Return stderr for what moves the cursor itself, such as a progress bar."""
-    return sys.stderr.stream if isinstance(sys.stderr, _Printable) else sys.stderr
+    return cast(TextIO, sys.stderr.bare) if isinstance(sys.stderr, _Printable) else sys.stderr
 
 
 def show(line: str, *, alarming: bool = False) -> None:
     """Print a line to stdout; in red if it is alarming, on a terminal without NO_COLOR."""
     out = sys.stdout
-    bare = out.stream if isinstance(out, _Printable) else out
-    red = alarming and coloured(bare)
+    bare = out.bare if isinstance(out, _Printable) else out
+    red = alarming and coloured(out)
     bare.write(RED if red else "")
     out.write(line)
     bare.write(PLAIN if red else "")
@@ -130,7 +162,10 @@ def show(line: str, *, alarming: bool = False) -> None:
 @contextmanager
 def printable_streams() -> Iterator[None]:
     """Let stdout and stderr write printable text only; what is asked for, on stdout, folds."""
-    made = (_Printable(sys.stdout, True), _Printable(sys.stderr, False))
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started this process
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, it lives as long as the process
+    made = (_Printable(sys.stdout, out=True), _Printable(sys.stderr, out=False))
     with _streams(*(cast(TextIO, each) for each in made)):
         yield
 

@@ -12,9 +12,10 @@ from typing import Any, NoReturn
 import commsched
 from commsched import plug_ins
 from commsched.cli import commands
+from commsched.cli.same_file import check_output
 from commsched.errors import Agreed, CommschedError, install
 from commsched.nearest import nearest
-from commsched.terminal import printable_streams
+from commsched.terminal import OutputLostError, printable_streams
 
 EXTRAS = {"mpi4py": "mpi", "cupy": "cuda"}  # optional package -> the extra that installs it
 
@@ -45,6 +46,8 @@ def _main(argv: Sequence[str] | None) -> int:
             said = f"{unknown}: not understood; see 'commsched {words[0]} --help'"
             sys.exit(_report(CommschedError(said)))
         said = "interrupted"
+        if words[0] != "machine":  # which may change a machine's file in place
+            check_output(parsed)
         if not parsed.of_all_ranks and _one_of_many() and not _first(words[0]):
             return 0
         status = parsed.run(parsed)
@@ -52,6 +55,8 @@ def _main(argv: Sequence[str] | None) -> int:
         return int(status or 0)
     except CommschedError as error:
         return _report(error)
+    except OutputLostError as error:
+        return _report(CommschedError(str(error)))
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
