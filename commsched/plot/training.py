@@ -7,6 +7,7 @@ import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from commsched.plot.accuracy import COLOURS
 from commsched.plot.picture import check_suffix, picture
@@ -33,6 +34,7 @@ def draw(paths: Sequence[Path], path: Path) -> None:
         right.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0))
         for axes in (left, right):
             axes.set_xlabel("step")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.grid(color="0.93", lw=0.6)
             axes.set_axisbelow(True)
         left.legend(frameon=False, fontsize=8)
