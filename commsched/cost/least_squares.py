@@ -1,6 +1,6 @@
 """Least squares of errors of logarithms, damped towards what was known before."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -16,13 +16,19 @@ HALVED = 4  # times that a move is halved that makes the errors larger
 OUTLIER = 3.0  # multiple of NOISE beyond which errors count linearly
 
 
-def least_squares(errors: Callable[[Floats], Floats], doubt: Floats) -> Floats:
+TRIED = 2  # starts of the smallest cost from which the search goes on
+
+
+def least_squares(
+    errors: Callable[[Floats], Floats], doubt: Floats, starts: Sequence[Floats] = ()
+) -> Floats:
     """Return the logarithms of factors, (n,), with the smallest errors; 0 is what was known.
 
     doubt: (n,), the expected error of each logarithm; errors beyond OUTLIER count linearly.
     Source: Gauss-Newton with Huber's weights (Huber, "Robust Statistics", 1981) and a normal prior;
     slopes are corrected by each move as Broyden does ("A class of methods for solving nonlinear
-    simultaneous equations", 1965).
+    simultaneous equations", 1965). Errors with several valleys are searched from the best of
+    `starts`, too.
     """
 
     def cost(logs: Floats, errors: Floats) -> float:
@@ -30,7 +36,18 @@ def least_squares(errors: Callable[[Floats], Floats], doubt: Floats) -> Floats:
         far = np.where(size <= bend, size**2, bend * (2 * size - bend)).sum()
         return float(far + (logs**2 / doubt**2).sum())
 
-    logs = np.zeros(len(doubt))
+    near = sorted(starts, key=lambda logs: cost(logs, errors(logs)))[:TRIED]
+    ends = [_descended(errors, doubt, logs, cost) for logs in (np.zeros(len(doubt)), *near)]
+    return min(ends, key=lambda logs: cost(logs, errors(logs))) if near else ends[0]
+
+
+def _descended(
+    errors: Callable[[Floats], Floats],
+    doubt: Floats,
+    logs: Floats,
+    cost: Callable[[Floats, Floats], float],
+) -> Floats:
+    """Go down from a start."""
     here = errors(logs)
     slopes, far, stuck = np.zeros((0, 0)), True, False
     for number in range(ROUNDS):
