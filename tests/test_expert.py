@@ -8,6 +8,7 @@ import pytest
 from commsched.errors import CommschedError
 from commsched.exchange.experts import find_to_experts
 from commsched.exchange.lockstep import fresh_states, run_method
+from commsched.interchange.tasks import TaskKind, tasks
 from commsched.net import file as net_file
 from commsched.net.expert_part import expert_part
 from commsched.net.experts import Experts
@@ -126,6 +127,14 @@ def test_tokens_arrive_at_their_experts_and_come_back(shape, collective, codec):
     assert np.abs(came - sent).max() <= bound
 
 
+def test_an_export_sends_what_is_simulated():
+    plan = made(machine(2, 4), expert=4, zipf=0.5)
+    step = [s for s in simulate(plan, 1).timeline() if s.step == 0]
+    for rank, own in enumerate(tasks(plan, 1)):
+        sent = sum(each.nbytes for each in own if each.kind is TaskKind.SEND)
+        assert sent == sum(s.nbytes for s in step if s.rank == rank)
+
+
 @pytest.mark.parametrize(
     ("params", "said"),
     [
@@ -144,6 +153,11 @@ def test_nets_that_cannot_be_shared_are_refused():
         made(machine(1, 8), expert=8)
     with pytest.raises(CommschedError, match="has no layers of experts; nearest: --strategy sync"):
         made(net=graph(SIZES))
+    net = mixture(graph(SIZES))
+    other = replace(net.layers[1], experts=Experts(count=8, tokens=60, width=7))
+    wrong = replace(net, layers=(net.layers[0], other, *net.layers[2:]))
+    with pytest.raises(CommschedError, match="whose axis 0 are its 8 experts, got axes of 12"):
+        made(net=wrong)
     with pytest.raises(CommschedError, match="drops numbers of tokens"):
         find_to_experts("experts:all-to-all+topk:0.1")
     with pytest.raises(CommschedError, match="load must be 4 shares"):

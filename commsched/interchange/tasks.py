@@ -272,9 +272,9 @@ def _rounds(plan: Plan, op: Op, phase: Phase | None) -> list[Moves]:
         schedule = route(taken.collective, group)
         payload = Payload.reducing(schedule, payload.codec, payload.spec)
         machine = taken.on(machine)
-    if count > 1:
-        schedule, group = side_by_side(schedule, count), teams.everyone
     ranks = teams.ranks.ravel()
+    if count > 1:
+        schedule, group = side_by_side(schedule, count), plan.team(ranks)
     works, places = Works(payload, machine), Places(machine, group)
     found = []
     for rnd in schedule.rounds():

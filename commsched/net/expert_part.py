@@ -28,6 +28,8 @@ def expert_part(net: Net, ranks: int, among: int = 0) -> Net:
             f"net {net.name!r} is the part of one of {net.experts} ranks that share experts; it"
             f" cannot be shared by {ranks}; nearest: expert={net.experts}"
         )
+    for layer in net.layers:
+        _check_tensors(net, layer)
     known = [k for k in expert_degrees(net, ranks) if among % k == 0]
     if not any(layer.experts for layer in net.layers):
         raise CommschedError(
@@ -48,6 +50,17 @@ def expert_part(net: Net, ranks: int, among: int = 0) -> Net:
         )
     layers = tuple(_part(layer, ranks) if layer.experts else layer for layer in net.layers)
     return replace(net, layers=layers, experts=ranks)
+
+
+def _check_tensors(net: Net, layer: Layer) -> None:
+    """Refuse a layer whose tensors are not those of as many experts as it says."""
+    sizes = {tensor.shape[0] for tensor in layer.tensors if is_expert(layer, tensor)}
+    if layer.experts is not None and sizes != {layer.experts.count}:
+        found = f"axes of {', '.join(map(str, sorted(sizes)))}" if sizes else "none of axis 0"
+        raise CommschedError(
+            f"net {net.name!r}: layer {layer.name!r} needs tensors whose axis 0 are its"
+            f" {layer.experts.count} experts, got {found}"
+        )
 
 
 def is_expert(layer: Layer, tensor: Tensor) -> bool:

@@ -126,18 +126,8 @@ class Layer:
                 f"layer {self.name!r}: matrix must be three positive sizes, got {list(self.matrix)}"
             )
         normalise(self, f"layer {self.name!r}: ")
-        self._check_experts()
-
-    def _check_experts(self) -> None:
-        """Refuse experts that tensor-parallel ranks would cut, too, or that have no tensors."""
-        if self.experts is None:
-            return
-        if self.cut:
+        if self.experts is not None and self.cut:
             raise CommschedError(f"layer {self.name!r}: it has either 'experts' or 'cut', not both")
-        if not any(tensor.axis == 0 for tensor in self.tensors):
-            raise CommschedError(
-                f"layer {self.name!r}: a layer of experts needs a tensor of axis 0, the experts"
-            )
 
     def scaled(self, size: float, work: float) -> "Layer":
         """Scale tensors, activation and output by `size`, seconds and work by `work`."""
