@@ -22,7 +22,7 @@ def test_the_promised_files_are_shipped() -> None:
     experts, zen = {"gpt-moe-8", "deepspeed-moe-52b"}, {"deepfm", "nmt", "lm1b"}
     assert set(NETS) == gpt | experts | measured | convolutional | zen | {"alexnet"}
     clouds = {"p3.16xlarge", "p3dn.24xlarge"}
-    clusters = {"summit", "comet", "a100-4xhdr200", "h100-8x400"}
+    clusters = {"summit", "comet", "a100-4xhdr200", "dgx-a100", "h100-8x400"}
     trees = {"superpod-h100", "gb200-nvl72-pair", "tpu-v5p-4x4x4", "ethernet-3to1"}
     assert set(MACHINES) == clouds | clusters | trees | {"localhost"}
 

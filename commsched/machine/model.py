@@ -126,15 +126,16 @@ class Device:
     def rate(self, matrix: tuple[int, ...] = ()) -> float:
         """Return the flops per second of a layer, by its matrix product's shape if known.
 
-        The measured product counts whose three sizes are nearest, in the logarithm and sorted:
-        which of them is the inner one hardly matters.
+        The measured product counts whose three sizes are nearest, in the logarithm and sorted;
+        among equally near ones, the one with the nearest inner size.
         """
         if not matrix or not self.matrices:
             return self.flops * self.efficiency
         wanted = sorted(matrix)
 
-        def far(row: tuple[float, float, float, float]) -> float:
-            return sum(log(a / b) ** 2 for a, b in zip(sorted(row[:3]), wanted, strict=True))
+        def far(row: tuple[float, float, float, float]) -> tuple[float, float]:
+            pairs = zip(sorted(row[:3]), wanted, strict=True)
+            return sum(log(a / b) ** 2 for a, b in pairs), abs(log(row[1] / matrix[1]))
 
         return 1e12 * min(self.matrices, key=far)[3]
 

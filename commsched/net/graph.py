@@ -117,6 +117,7 @@ class Layer:
     whole: Bytes = 0.0  # of `activation`, that each of these ranks keeps
     # If set, ranks may share its experts, which are axis 0 of the tensors whose `axis` is 0.
     experts: Experts | None = None
+    block: str = ""  # consecutive layers of one block stay in one stage of a pipeline
     tensors: tuple[Tensor, ...] = ()
 
     def __post_init__(self) -> None:

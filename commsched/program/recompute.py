@@ -7,7 +7,7 @@ from typing import NamedTuple
 from commsched.net.graph import Net
 from commsched.plan.model import Param
 from commsched.program.parameters import Parameter, Range
-from commsched.program.stages import MOST, Stage, balanced, crossing, trunk_of
+from commsched.program.stages import MOST, Stage, block_cuts, crossing, trunk_of
 
 # number of segments of a stage whose inputs alone are kept; 0: all activations are
 PARAMETERS = {"recompute": Parameter(0, Range(0, MOST), (0, 1), learns=False, saves=True)}
@@ -50,7 +50,7 @@ def cuts_of(stage: Stage, segments: int) -> list[int]:
     There are at most as many as layers; the largest segment is as small as possible.
     """
     sizes = [layer.activation for layer in stage.layers]
-    return balanced(sizes, min(segments, len(sizes)))
+    return block_cuts(stage.layers, sizes, min(segments, len(sizes)))
 
 
 def repeated(stage: Stage, settings: Mapping[str, Param]) -> float:

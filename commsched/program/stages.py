@@ -156,7 +156,7 @@ def grid(plan: Plan, settings: Mapping[str, Param]) -> tuple[Stage, ...]:
             f"{stages} stages{sharing} do not divide {machine.size} ranks; nearest: {near_by}"
         )
     times = [net.seconds(layer, machine.device) for layer in trunk]
-    cuts = balanced([sum(pair) for pair in times], stages)
+    cuts = block_cuts(trunk, [sum(pair) for pair in times], stages)
     found = []
     near = str(settings.get("near", "replicas"))
     for k, ranks in enumerate(ranks_of(machine.size, stages, near)):
@@ -186,6 +186,23 @@ def degrees_of(settings: Mapping[str, Param]) -> tuple[int, int]:
     """Return the stages and the tensor-parallel ranks that parameters say; 0: not chosen yet."""
     stages = settings.get("pipeline", settings.get("stages", 1))
     return int(stages), int(settings.get("tensor", 1))
+
+
+def block_cuts(layers: Sequence[Layer], weights: Sequence[float], parts: int) -> list[int]:
+    """Cut layers between their blocks so that the largest sum is minimal: (parts + 1,) bounds.
+
+    With fewer blocks than parts, every layer is a block.
+    """
+    starts = [
+        place
+        for place, layer in enumerate(layers)
+        if not (place and layer.block and layer.block == layers[place - 1].block)
+    ]
+    if len(starts) < parts:
+        starts = [*range(len(layers))]
+    ends = [*starts[1:], len(layers)]
+    sums = [sum(weights[a:b]) for a, b in zip(starts, ends, strict=True)]
+    return [(*starts, len(layers))[cut] for cut in balanced(sums, parts)]
 
 
 def balanced(weights: Sequence[float], parts: int) -> list[int]:

@@ -1,6 +1,6 @@
 """Simulated training steps whose exchanges all use given methods."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,11 +14,12 @@ from commsched.planner.request import Request
 from commsched.planner.search.timing import iteration
 from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES
-from commsched.program.stages import PipelineStrategy, grid
+from commsched.program.stages import PipelineStrategy, Stage, grid
 from commsched.program.strategy import Memory
 from commsched.simulate.engine import simulate
 from commsched.timeline.measure import busy, exposed, idle
 
+RING = "ring+fp16"
 UPDATED: Mapping[str, str] = {"overlap": "backward"}  # all parameters at the end of a step
 
 
@@ -83,6 +84,43 @@ def pipelined(graph: Net, machine: Machine, strategy: str, method: str, **params
         for stage in grid(plan, settings)
     )
     return replace(plan, launches=launches)
+
+
+def gridded(graph: Net, machine: Machine, **params: Param) -> Plan:
+    """A plan of `3d` in float16, all of whose sums are rings; a stage's gradients are one."""
+    nothing = Plan(net=graph, machine=machine, launches=(), strategy="3d", params=params)
+    chosen = STRATEGIES["3d"]
+    assert isinstance(chosen, PipelineStrategy)
+    net, settings = chosen.prepare(graph, machine, chosen.settings(nothing))
+    plan = replace(nothing, net=net, params=settings)
+    launches = [launch for stage in grid(plan, settings) for launch in _sums_of(stage)]
+    return replace(plan, launches=tuple(launches))
+
+
+def _sums_of(stage: Stage) -> Iterator[Launch]:
+    """Yield the sums of a stage: of activations if ranks share its layers, and of gradients."""
+    for layer in {x.summed: x for x in stage.layers if x.summed and stage.width > 1}.values():
+        yield Launch(
+            name=f"s{stage.number}/t{layer.summed}",
+            pieces=(),
+            activations=layer.summed,
+            after=layer.name,
+            method=RING,
+            stream="inside",
+            payload="activation",
+            group=stage.ranks,
+            split=stage.replicas,
+            purpose="tensor",
+        )
+    yield Launch(
+        name=f"s{stage.number}",
+        pieces=tuple(Piece(t.name, 0, t.numel) for x in stage.layers for t in x.tensors),
+        after=stage.layers[0].name,
+        method=RING,
+        stream="between",
+        group=stage.alike,
+        split=stage.width,
+    )
 
 
 def memory(plan: Plan) -> Memory:

@@ -46,7 +46,7 @@ def gpt(
             whole=1.0 * tokens * hidden,
         ),
         *(layer for block in blocks for layer in block),
-        _norm("ln_f", tokens, hidden),
+        norm_layer("ln_f", tokens, hidden),
         Layer(
             name="head",  # its matrix is wte, whose gradient is complete after the embedding
             forward_flops=head_flops,
@@ -70,8 +70,8 @@ def _block(i: int, hidden: int, heads: int, sequence: int, batch: int) -> list[L
     score_flops = 4.0 * tokens * sequence * h
     score_bytes = 8.0 * tokens * h + 13.0 * squares
     return [
-        _norm(f"h.{i}.ln_1", tokens, h),
-        _matrix(
+        norm_layer(f"h.{i}.ln_1", tokens, h),
+        matrix_layer(
             f"h.{i}.attn.qkv", tokens, h, 3 * h, kept=2.0 * tokens * h, cut="columns", parts=heads
         ),
         Layer(
@@ -84,27 +84,40 @@ def _block(i: int, hidden: int, heads: int, sequence: int, batch: int) -> list[L
             cut="inside",
             parts=heads,
         ),
-        _matrix(f"h.{i}.attn.proj", tokens, h, h, kept=3.0 * tokens * h, cut="rows", parts=heads),
-        _norm(f"h.{i}.ln_2", tokens, h),
-        _matrix(
+        matrix_layer(
+            f"h.{i}.attn.proj", tokens, h, h, kept=3.0 * tokens * h, cut="rows", parts=heads
+        ),
+        norm_layer(f"h.{i}.ln_2", tokens, h),
+        matrix_layer(
             f"h.{i}.mlp.fc", tokens, h, 4 * h, kept=2.0 * tokens * h, cut="columns", parts=4 * h
         ),
-        _matrix(
+        matrix_layer(
             f"h.{i}.mlp.proj", tokens, 4 * h, h, kept=17.0 * tokens * h, cut="rows", parts=4 * h
         ),
     ]
 
 
-def _matrix(
-    name: str, tokens: int, inputs: int, outputs: int, *, kept: float, cut: str, parts: int
+def matrix_layer(
+    name: str,
+    tokens: int,
+    inputs: int,
+    outputs: int,
+    *,
+    kept: float,
+    cut: str,
+    parts: int,
+    whole: float | None = None,
 ) -> Layer:
     """Build a matrix product and its bias, cut by columns or rows into `parts`; it keeps `kept` B.
 
-    Behind rows is a dropout, whose mask each rank keeps; before columns are whole inputs.
+    whole: of these, what each rank keeps; None: before columns the inputs, and behind rows the mask
+    of a dropout.
     """
     flops = 2.0 * tokens * inputs * outputs
     traffic = 2.0 * (inputs * outputs + tokens * (inputs + outputs))
     rows = cut == "rows"
+    if whole is None:
+        whole = 1.0 * tokens * outputs if rows else kept
     weight, bias = (0, -1) if rows else (1, 0)  # axes
     return Layer(
         name=name,
@@ -121,11 +134,11 @@ def _matrix(
         cut=cut,
         parts=parts,
         summed=tokens * (outputs if rows else inputs),
-        whole=1.0 * tokens * outputs if rows else kept,
+        whole=whole,
     )
 
 
-def _norm(name: str, tokens: int, hidden: int) -> Layer:
+def norm_layer(name: str, tokens: int, hidden: int) -> Layer:
     return Layer(
         name=name,
         tensors=(
