@@ -10,11 +10,12 @@ Names and files are given as strings or paths. What is wrong is a `CommschedErro
 """
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import fields
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ class Plan(Shown):
         time_limit="5 s": texts as on the command line, numbers in bytes and seconds.
         """
         wanted = _request(net, machine, allow, method, compute, **request)
-        return cls(plan_with_verdict(wanted, planner).plan)
+        return cls(plan_with_verdict(wanted, str(planner)).plan)
 
     @classmethod
     def read(cls, path: str | Path) -> "Plan":
@@ -154,8 +155,8 @@ class Plan(Shown):
 
     def simulate(self, steps: int = STEPS) -> "Prediction":
         """Predict `steps` steps; the first is not counted."""
-        if steps < 2:
-            raise CommschedError(f"steps must be at least 2, got {steps}")
+        if not isinstance(steps, Integral) or steps < 2:
+            raise CommschedError(f"steps must be a whole number, at least 2, got {steps!r}")
         return Prediction(self, steps)
 
     @cached_property
@@ -325,6 +326,9 @@ def compare(*what: "Plan | Prediction | str | Path") -> Comparison:
     """
     if len(what) < 2:
         raise CommschedError(f"compare needs two or more things, got {len(what)}")
+    for each in what:
+        if not isinstance(each, Plan | Prediction | str | Path):
+            raise CommschedError(f"compare takes plans, predictions and files, got {each!r}")
     files = [Path(each) for each in what if isinstance(each, str | Path)]
     if len(what) == 2 and files and not any(isinstance(each, Plan) for each in what):
         return _with_measured(*(_timeline(each) for each in what))
@@ -370,4 +374,6 @@ def _drawn(t: Timeline, path: str | Path | None, step: int | None, style: Style)
 
 
 def _words(names: str | Sequence[str]) -> tuple[str, ...]:
+    if not isinstance(names, Iterable):
+        raise CommschedError(f"names are a text or a list of texts, got {names!r}")
     return tuple(filter(None, names.split(",") if isinstance(names, str) else names))

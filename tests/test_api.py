@@ -145,3 +145,17 @@ def test_a_plug_in_of_the_users_is_planned_and_simulated(tmp_path):
     )
     assert "cannot be imported: ZeroDivisionError" in broken.stderr
     assert broken.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda plan: cs.Plan.best("lstm", "localhost", planner=3), "no planner named '3'"),
+        (lambda plan: cs.Plan.best("lstm", "localhost", allow=3), "a text or a list of texts"),
+        (lambda plan: cs.compare(plan, 3), "plans, predictions and files, got 3"),
+        (lambda plan: plan.simulate(steps="x"), "a whole number, at least 2, got 'x'"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_named(plan, call, sentence):
+    with pytest.raises(cs.CommschedError, match=sentence):
+        call(plan)
