@@ -13,6 +13,7 @@ from commsched.planner.request import Request
 from commsched.program.model import Kind, Op
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import simulate
+from commsched.simulate.placed import EVERY, PlacedTurn, Teams
 from commsched.simulate.turns import Chain, Part
 from tests.support.small_plans import graph, machine, shared
 
@@ -66,10 +67,14 @@ def test_a_chain_ends_where_its_operations_end_one_after_the_other():
     sums = [Part(op, 0.0, 0.3, True, 0.0) for _ in range(3)]
     chain = Chain(0, (parts[0], sums[0], parts[1], sums[1], parts[2], sums[2], parts[3]))
     start, factor, width = rng.random(6), 1 + rng.random(6), 3
-    now = start
+    now, begun, last = start, [], []
     for part in chain.parts:
+        begun.append(now)
+        last.append(np.arange(6))
         if part.waits:
-            now = np.repeat(now.reshape(-1, width).max(axis=1), width)
+            slowest = now.reshape(-1, width).argmax(axis=1) + np.array([0, width])
+            last[-1] = np.repeat(slowest, width)
+            now = now[last[-1]]
         now = now + part.own * factor + part.common
     summed, opening, middle, common, closing = chain.times()
     assert summed
@@ -77,8 +82,14 @@ def test_a_chain_ends_where_its_operations_end_one_after_the_other():
     slowest = factor.reshape(-1, width).max(axis=1)
     end = np.repeat(teams + common + middle * slowest, width) + closing * factor
     np.testing.assert_allclose(end, now, rtol=1e-12)
-    *_, (_, begun, ended, _) = chain.spans(start, end, factor, width)
-    np.testing.assert_allclose(ended - begun, parts[3].own * factor, rtol=1e-9)
+    turn = PlacedTurn(chain, start, end, Teams(np.arange(6), factor, width))
+    every = turn.times(EVERY, EVERY)
+    np.testing.assert_allclose(every.start, begun, rtol=1e-12)
+    np.testing.assert_allclose(every.end, [*begun[1:], now], rtol=1e-12)
+    np.testing.assert_array_equal(every.last, last)
+    some, columns = slice(2, 5), np.array([4, 1])
+    for whole, part in zip(every, turn.times(some, columns), strict=True):
+        np.testing.assert_array_equal(part, whole[some][:, columns])
 
 
 def test_a_team_waits_for_its_slowest_rank_and_no_other_team_does():

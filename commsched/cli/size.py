@@ -24,8 +24,8 @@ MOST_SECONDS, MOST_BYTES = 3600.0, 16e9
 COUNTABLE = 10**18  # a larger number is as good as this one, and no float
 FORCE_SIZE = Flag("--force-size", "begin even what is estimated to take more than 1 h or 16 GB")
 
-PLACED, PLACED_RANK = 150e-6, 0.12e-6  # s to place an operation, and of each rank that has it
-KEPT = 32.0  # B of a placed operation and rank
+PLACED, PLACED_RANK = 150e-6, 0.12e-6  # s to place an operation, and for each of its ranks
+KEPT = 32.0  # B of a rank and an operation or turn that is placed at once
 WRITTEN, WRITTEN_BYTES = 10e-6, 400.0  # s and B of memory of a span that is written
 PLAYED = 45e-9  # s of a message of a schedule that no formula prices
 PRICED, PRICED_BYTES = 0.2e-6, 2000.0  # s of a method and rank, B of a rank
@@ -47,15 +47,17 @@ class Size(NamedTuple):
 def simulation(plan: "Plan", steps: int, written: int) -> Size:
     """Estimate a simulation whose timeline has the spans of some ranks."""
     from commsched.program.registry import STRATEGIES
+    from commsched.simulate.pipelines import placed_at_once
 
     ranks = plan.machine.size
     roles = STRATEGIES[plan.strategy].lower(plan, 0, {}).roles
     steps = min(steps, COUNTABLE)
     placed = steps * sum(len(role.ops) for role in roles)
+    kept = steps * sum(placed_at_once(roles)) * ranks / len(roles)
     spans = steps * max(len(role.ops) for role in roles) * min(written, ranks)
     return Size(
-        placed * (PLACED + PLACED_RANK * ranks / len(roles)) + WRITTEN * spans,
-        KEPT * placed * ranks / len(roles) + WRITTEN_BYTES * spans,
+        placed * PLACED + kept * PLACED_RANK + WRITTEN * spans,
+        KEPT * kept + WRITTEN_BYTES * spans,
     )
 
 

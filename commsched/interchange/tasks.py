@@ -21,8 +21,8 @@ from commsched.program.model import Kind, Op
 from commsched.program.phases import decided_phase
 from commsched.program.placer import EXCHANGES
 from commsched.schedule.rounds import Goal
-from commsched.simulate.critical_path import Placed
 from commsched.simulate.engine import simulate
+from commsched.simulate.placed import Placed
 from commsched.simulate.team_exchange import machine_of, side_by_side, teams_of
 
 MOST = 4_000_000  # tasks: their files have about 400 MB
@@ -77,14 +77,17 @@ def tasks(plan: Plan, steps: int = 1, collectives: bool = False) -> list[list[Ta
     task, whose messages are left to the reader.
     """
     wanted = _Tasks(plan, collectives)
-    own: list[list[tuple[float, Placed, int]]] = [[] for _ in range(plan.machine.size)]
+    own: list[list[tuple[float, float, Placed, int]]] = [[] for _ in range(plan.machine.size)]
     for placed in simulate(plan, steps).placed:
         wanted.count(placed)
-        for column, rank in enumerate(placed.ranks.tolist()):
-            own[rank].append((float(placed.start[column]), placed, column))
+        times = placed.start.tolist(), placed.end.tolist()
+        for column, (rank, start, end) in enumerate(
+            zip(placed.ranks.tolist(), *times, strict=True)
+        ):
+            own[rank].append((start, end - start, placed, column))
     for rank, events in enumerate(own):
-        for _, placed, column in sorted(events, key=lambda event: event[0]):
-            wanted.place(rank, placed, column)
+        for _, spent, placed, column in sorted(events, key=lambda event: event[0]):
+            wanted.place(rank, placed, column, spent)
     return wanted.made
 
 
@@ -118,8 +121,8 @@ class _Tasks:
                 " or give fewer --steps"
             )
 
-    def place(self, rank: int, placed: Placed, column: int) -> None:
-        """Add the tasks of an operation on one of its ranks."""
+    def place(self, rank: int, placed: Placed, column: int, spent: float) -> None:
+        """Add the tasks of an operation on one of its ranks, which takes `spent` s."""
         op, step = placed.op, placed.step
         before = [self.ends[rank].get((step - back, name)) for name, back in op.after]
         before.append(self.busy[rank].get(op.stream))
@@ -130,7 +133,6 @@ class _Tasks:
             kind = TaskKind.SEND if op.kind is Kind.SEND else TaskKind.RECEIVE
             last = self._message(rank, placed, column, kind, after)
         else:
-            spent = float(placed.end[column] - placed.start[column])
             last = self._add(rank, op.name, TaskKind.WORK, placed, after, seconds=spent)
         self.ends[rank][step, op.name] = self.busy[rank][op.stream] = last
 

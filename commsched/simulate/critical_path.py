@@ -6,23 +6,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from commsched.arrays import Floats, Ints
-from commsched.program.model import Kind, Op
+from commsched.arrays import Floats
+from commsched.program.model import Kind
+from commsched.simulate.placed import EVERY, Placed, Times
 from commsched.timeline.chain import chain_to, ended_last
 
 TOUCH = 1e-12  # s between the end of an operation and the start of what it delayed
 
 
-class Placed(NamedTuple):
-    """One operation of one step, for all ranks of its role."""
-
-    op: Op
-    step: int
-    ranks: Ints
-    start: Floats
-    end: Floats
-    sent: Floats
-    last: Ints  # (ranks,) for whom an exchange waits: the rank of its team that comes last
+_Lane = tuple[int, str]  # first rank of a role, stream
 
 
 class PathPart(NamedTuple):
@@ -89,54 +81,67 @@ class _Dependencies:
 
     def __init__(self, placed: Sequence[Placed], changes: Container[int]) -> None:
         self._placed, self._changes = placed, changes
-        size = 1 + max(int(p.ranks.max()) for p in placed)
+        roles = {int(p.ranks[0]): p.ranks for p in placed}
+        size = 1 + max(int(ranks.max()) for ranks in roles.values())
         self._role, self._column = np.zeros(size, np.int64), np.zeros(size, np.int64)
+        for role, ranks in roles.items():
+            self._role[ranks], self._column[ranks] = role, np.arange(len(ranks))
         self._where: dict[tuple[int, str, int], int] = {}  # role, name, step
         self._sends: dict[tuple[str, int], int] = {}
-        self._lanes: dict[tuple[int, str], list[int]] = defaultdict(list)
+        self._lanes: dict[_Lane, dict[int, list[int]]] = defaultdict(dict)  # by step
         self._previous: list[int | None] = []  # on its stream, where operations keep their order
+        latest: dict[_Lane, int] = {}
         for index, p in enumerate(placed):
             role = int(p.ranks[0])
-            lane = self._lanes[role, p.op.stream]
-            if not lane:
-                self._role[p.ranks], self._column[p.ranks] = role, np.arange(len(p.ranks))
-            self._previous.append(lane[-1] if lane else None)
-            lane.append(index)
+            lane = role, p.op.stream
+            self._previous.append(latest.get(lane))
+            latest[lane] = index
+            self._lanes[lane].setdefault(p.step, []).append(index)
             self._where[role, p.op.name, p.step] = index
             if p.op.kind is Kind.SEND:
                 self._sends[p.op.name, p.step] = index
         pipelines = {int(p.ranks[0]) for p in placed if p.op.match or p.op.urgency}
         self._loose = {lane for lane in self._lanes if lane[0] in pipelines}
-        self._ends: dict[tuple[int, str], Floats] = {}
+        self._ends: dict[tuple[_Lane, int, int], Floats] = {}  # lane, step, column
+        self._times: dict[tuple[int, int], Times] = {}  # by source and column
+
+    def _on(self, index: int, column: int) -> tuple[float, float, int]:
+        """Return an operation's start, end and last rank on one rank."""
+        p = self._placed[index]
+        key = id(p.source), column
+        if key not in self._times:
+            self._times[key] = p.source.times(EVERY, np.array([column]))
+        start, end, _, last = self._times[key]
+        return float(start[p.number, 0]), float(end[p.number, 0]), int(last[p.number, 0])
 
     def part(self, place: _Place) -> PathPart:
         """Describe an operation of the path."""
         p = self._placed[place.number]
-        seconds = place.end - float(p.start[place.column])
+        seconds = place.end - self._on(place.number, place.column)[0]
         return PathPart(int(p.ranks[place.column]), p.op.stream, p.op.name, p.step, seconds)
 
     def first(self, rank: int, step: int) -> _Place:
         """Return the first computation of a rank in a step."""
         role, column = int(self._role[rank]), int(self._column[rank])
-        index = min(
-            (i for i in self._lanes[role, "compute"] if self._placed[i].step == step),
-            key=lambda i: float(self._placed[i].start[column]),
-        )
-        return _Place(index, column, float(self._placed[index].end[column]))
+        begins = [i for i in self._lanes[role, "compute"][step] if self._placed[i].number == 0]
+        index = min(begins, key=lambda i: self._on(i, column)[0])
+        return _Place(index, column, self._on(index, column)[1])
 
     def last_before(self, step: float) -> _Place | None:
         """Return the operation that ends last before a step."""
-        earlier = (i for i, p in enumerate(self._placed) if p.step < step)
-        index = ended_last(earlier, lambda i: float(self._placed[i].end.max()))
-        return None if index is None else self._begun(index, int(self._placed[index].end.argmax()))
+        numbers = {id(p.source): i for i, p in enumerate(self._placed) if p.step < step}
+        index = ended_last(numbers.values(), lambda i: float(self._placed[i].source.end.max()))
+        if index is None:
+            return None
+        return self._begun(index, int(self._placed[index].source.end.argmax()))
 
     def _begun(self, index: int, column: int) -> _Place:
         """Go to where an operation really begins: an exchange with the last rank of its team."""
         p = self._placed[index]
-        last, end = int(p.last[column]), float(p.end[column])
+        _, end, last = self._on(index, column)
         other = self._where[int(self._role[last]), p.op.name, p.step]
         place = int(self._column[last])
-        early = float(self._placed[other].start[place]) < end
+        early = self._on(other, place)[0] < end
         return _Place(other, place, end) if early else _Place(index, column, end)
 
     def before(self, place: _Place) -> _Place | None:
@@ -148,7 +153,7 @@ class _Dependencies:
             other = self._sends[p.op.match, p.step]
             found += [*self._inputs(self._placed[other]), self._neighbour(other, column)]
         candidates = (i for i in found if i is not None)
-        latest = ended_last(candidates, lambda i: float(self._placed[i].end[column]))
+        latest = ended_last(candidates, lambda i: self._on(i, column)[1])
         new_plan = p.step in self._changes
         if new_plan and (latest is None or self._placed[latest].step < p.step):
             return self.last_before(p.step)
@@ -161,17 +166,30 @@ class _Dependencies:
         ]  # other plans' operations are left out
 
     def _neighbour(self, index: int, column: int) -> int | None:
-        """Return the operation before this one on its stream."""
+        """Return the operation before this one on its stream, if not in the turn that it goes on.
+
+        Inside a turn an operation waits for the one before, which is its input.
+        """
         p = self._placed[index]
         lane = int(p.ranks[0]), p.op.stream
         if lane not in self._loose:
             return self._previous[index]
-        members = self._lanes[lane]
-        if lane not in self._ends:
-            self._ends[lane] = np.array([self._placed[i].end for i in members])
-        ends = self._ends[lane][:, column]
-        start = self._placed[index].start[column]
-        early = np.where(ends <= start + TOUCH, ends, -np.inf)
-        early[members.index(index)] = -np.inf
-        at = int(early.argmax())
-        return members[at] if np.isfinite(early[at]) else None
+        if p.number > 0:
+            return None
+        start = self._on(index, column)[0]
+        for step in range(p.step, -1, -1):
+            members = self._lanes[lane].get(step, [])
+            ends = self._ends_of(lane, step, column)
+            early = np.where(ends <= start + TOUCH, ends, -np.inf)
+            early[[i == index for i in members]] = -np.inf
+            if len(members) and np.isfinite(early.max()):
+                return members[int(early.argmax())]
+        return None
+
+    def _ends_of(self, lane: _Lane, step: int, column: int) -> Floats:
+        """Return when the operations of a lane end in a step on one rank, s."""
+        key = lane, step, column
+        if key not in self._ends:
+            members = self._lanes[lane].get(step, [])
+            self._ends[key] = np.array([self._on(i, column)[1] for i in members])
+        return self._ends[key]

@@ -21,8 +21,8 @@ from commsched.program.registry import STRATEGIES
 from commsched.program.slowness import slowness
 from commsched.simulate.clocks import Clocks
 from commsched.simulate.cores import ROUNDS, SETTLED, Tasks, capacities, served
-from commsched.simulate.critical_path import Placed
 from commsched.simulate.pipelines import PipelineMessages, is_pipeline
+from commsched.simulate.placed import Placed, PlacedAlone, PlacedTurn, Source, Teams, by_source
 from commsched.simulate.result import Prediction
 from commsched.simulate.team_exchange import (
     Exchanged,
@@ -42,15 +42,6 @@ SAME = 1e-11  # s: starts that differ less count as equal when an exchange is lo
 Known = dict[tuple[object, ...], tuple[Floats, Floats]]
 Key = tuple[int, int, str]  # role, step and operation
 Slower = dict[Key, Floats]  # how many times an operation lasts what it takes alone, (ranks,)
-
-
-class PlacedOperation(NamedTuple):
-    """Where an operation of a role was placed, (ranks,) each."""
-
-    start: Floats  # s
-    end: Floats  # s
-    sent: Floats  # B
-    last: Ints  # the rank of its team that comes last
 
 
 class _Alone(NamedTuple):
@@ -79,7 +70,7 @@ class _Simulation:
         self.known = known
         self.strategy = STRATEGIES[plan.strategy]
         self.placed: list[Placed] = []
-        self.ends: dict[Key, Floats] = {}  # (ranks,) s
+        self.ends: dict[Key, Placed] = {}  # what has been placed
         self.alone: dict[Key, _Alone] = {}  # of operations that take cores
         self.queues: dict[tuple[int, str], StreamQueue] = {}  # by role and stream
         self.ranks: list[Ints] = []
@@ -110,14 +101,17 @@ class _Simulation:
         The old launches have brought the new launches' results of the step before.
         """
         self.plan = plan
-        over = max(float(placed.end.max()) for placed in self.placed)
+        over = max(float(some[0].source.end.max()) for some in by_source(self.placed))
         for clocks in self.clocks:
             clocks.free.update({s: np.full_like(f, over) for s, f in clocks.free.items()})
         self.sent = {lane: np.full_like(sent, over) for lane, sent in self.sent.items()}
         program = self.strategy.lower(plan, step - 1, self.decisions)
         for index, role in enumerate(program.roles):
+            moment = np.full(len(role.ranks), over)
+            source = PlacedAlone(moment, moment, np.zeros_like(moment), self.ranks[index])
             for op in role.ops:
-                self.ends.setdefault((index, step - 1, op.name), np.full(len(role.ranks), over))
+                placed = Placed(op, step - 1, self.ranks[index], source)
+                self.ends.setdefault((index, step - 1, op.name), placed)
 
     def _queue(self, step: int, index: int, role: Role) -> None:
         for op in role.ops:
@@ -136,25 +130,26 @@ class _Simulation:
             self.messages = self._messages(roles)
         made = self.messages
         earlier = {
-            (key, back): self.ends[key[0], step - back, key[1]]
+            (key, back): self.ends[key[0], step - back, key[1]].end
             for _, key, back in made.outside
             if step >= back
         }
         for i in range(len(roles)):
             self.queues.setdefault((i, "compute"), StreamQueue())  # the first to be served
         own, there = made.place(self.clocks, np.array(self.factor), earlier)
-        for i, chain in enumerate(made.chains):
-            ranks, factor = self.ranks[chain.role], self.factor[chain.role]
-            for part, start, end, last in chain.spans(own.start[i], own.end[i], factor, made.width):
-                sent = np.full(made.columns, part.sent)
-                placed = PlacedOperation(start, end, sent, ranks[last])
-                self._note(chain.role, step, part.op, placed)
+        every = zip(self.ranks, self.factor, strict=True)
+        teams = [Teams(ranks, factor, made.width) for ranks, factor in every]
+        for chain, start, end in zip(made.chains, own.start, own.end, strict=True):
+            turn = PlacedTurn(chain, start, end, teams[chain.role])
+            for number, part in enumerate(chain.parts):
+                self._note(chain.role, step, part.op, turn, number)
+        nothing = np.zeros(made.columns)
         for i, role in enumerate(roles):
             for op in moving(role):
                 if op.kind is Kind.RECV:
-                    at, nothing = made.places[i, op.name], np.zeros(made.columns)
-                    placed = PlacedOperation(there.start[at], there.end[at], nothing, self.ranks[i])
-                    self._note(i, step, op, placed)
+                    at = made.message[made.places[i, op.name]]
+                    start, end = there.start[at], there.end[at]
+                    self._note(i, step, op, PlacedAlone(start, end, nothing, self.ranks[i]))
 
     def _messages(self, roles: tuple[Role, ...]) -> PipelineMessages:
         """Tabulate the turns and messages of some roles."""
@@ -177,9 +172,10 @@ class _Simulation:
             machine, roles, width, lambda op: cost(op.launch, op.kind, op.phase)
         )
 
-    def _note(self, role: int, step: int, op: Op, span: PlacedOperation) -> None:
-        self.ends[role, step, op.name] = span.end
-        self.placed.append(Placed(op, step, self.ranks[role], *span))
+    def _note(self, role: int, step: int, op: Op, source: Source, number: int = 0) -> None:
+        placed = Placed(op, step, self.ranks[role], source, number)
+        self.ends[role, step, op.name] = placed
+        self.placed.append(placed)
 
     def _partners(self, role: int, step: int, op: Op) -> Sequence[int]:
         return self.sharers.get((step, op.name), [role])
@@ -199,9 +195,7 @@ class _Simulation:
             return
         (role,), (op,), (start,) = roles, ops, starts
         end = self._end(role, step, op, start)
-        self._note(
-            role, step, op, PlacedOperation(start, end, np.zeros(len(start)), self.ranks[role])
-        )
+        self._note(role, step, op, PlacedAlone(start, end, np.zeros(len(start)), self.ranks[role]))
 
     def _start(self, role: int, step: int, op: Op) -> Floats:
         """Return when the ranks of a role begin an operation: (ranks,) s.
@@ -210,7 +204,7 @@ class _Simulation:
         looks as soon as its own work is done.
         """
         clocks, keys = self.clocks[role], self._inputs(role, step, op)
-        ready: Floats = np.max([self.ends[key] for key in keys], axis=0, initial=0.0)
+        ready: Floats = np.max([self.ends[key].end for key in keys], axis=0, initial=0.0)
         mean, ranks = self.plan.machine.handover, self.ranks[role]
         if mean and any(self.stream.get((role, key[2])) != op.stream for key in keys):
             name = f"handover of {op.name}"
@@ -246,7 +240,7 @@ class _Simulation:
                 continue
             demand = np.array([one.demand for one in mine.values()])
             start, seconds = (np.array([one[i] for one in mine.values()]) for i in (0, 1))
-            end = np.array([self.ends[key] for key in mine])
+            end = np.array([self.ends[key].end for key in mine])
             times = np.ones_like(end)
             for column, rank in enumerate(ranks.tolist()):
                 some = np.flatnonzero(seconds[:, column] > 0.0)
@@ -305,7 +299,7 @@ class _Simulation:
             ends = begun + self._beside(key, begun, ends - begun, self._busy(teams))
             clocks.free[stream] = ends
             self.sent[role, stream] = ends
-            self._note(role, step, own, PlacedOperation(begins, ends, sent[ranks], last[ranks]))
+            self._note(role, step, own, PlacedAlone(begins, ends, sent[ranks], last[ranks]))
 
     def _busy(self, teams: ExchangeTeams) -> float:
         """Return the cores that an exchange keeps busy on each of its ranks."""

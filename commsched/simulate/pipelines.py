@@ -29,6 +29,14 @@ def is_pipeline(roles: Sequence[Role]) -> bool:
     return any(op.kind is Kind.SEND or op.urgency for role in roles for op in role.ops)
 
 
+def placed_at_once(roles: Sequence[Role]) -> list[int]:
+    """Count whose times each role keeps: its operations, or the whole turns of a pipeline."""
+    if not is_pipeline(roles):
+        return [len(role.ops) for role in roles]
+    turns = [[op.turn for op in role.ops] for role in roles]
+    return [some.count(None) + len({*some} - {None}) for some in turns]
+
+
 @dataclass(slots=True)
 class Moments:
     """When each operation begins and ends: (operations, columns) s."""
@@ -68,6 +76,8 @@ class PipelineMessages:
         self.peer = np.array([max(op.peer, 0) for op in self.ops], np.int64)
         self.is_send = np.array([op.kind is Kind.SEND for op in self.ops])
         times = np.array([chain.times() for chain in self.chains], np.float64)
+        self.message = np.cumsum(self.is_send) - 1  # number of a SEND among them
+        self.messages = int(self.is_send.sum())
         self.sums = times[:, 0] > 0
         self.opening, self.middle, self.common, self.closing = times.T[1:, :, np.newaxis]
         self.places: dict[Key, int] = {
@@ -121,19 +131,26 @@ class PipelineMessages:
             self.next[i, : len(some)] = some
 
     def _links(self) -> None:
-        """Tabulate each message's seconds from port to port: (operations, columns)."""
+        """Tabulate the seconds of messages from port to port: (wires, columns).
+
+        Equal messages share a wire; computations have the first one, which takes no time.
+        """
         places = Places(self.machine, self.machine.everyone)
-        self.busy = np.zeros((len(self.ops), self.columns))
-        self.away = np.zeros((len(self.ops), self.columns))
+        busy, away = [np.zeros(self.columns)], [np.zeros(self.columns)]
         sends: dict[tuple[int, int, int], list[int]] = defaultdict(list)  # alike
         for i in np.flatnonzero(self.is_send).tolist():
             sends[int(self.role[i]), self.ops[i].peer, self.ops[i].nbytes].append(i)
         blocks = np.zeros(self.columns, np.int64)
+        self.wire = np.zeros(len(self.ops), np.int64)
         for (source, peer, nbytes), some in sends.items():
             src, dst = (np.array(self.roles[r].ranks, np.int64) for r in (source, peer))
             wire = places.pattern(Round(src, dst, blocks, blocks + 1, False, 1)).wire
-            self.busy[some] = wire.port(np.full(self.columns, float(nbytes)))
-            self.away[some] = wire.away + self.machine.startup
+            self.wire[some] = len(busy)
+            busy.append(wire.port(np.full(self.columns, float(nbytes))))
+            away.append(np.broadcast_to(wire.away + self.machine.startup, self.columns))
+        self.busy, self.away = np.array(busy), np.array(away)
+        _, self.alike = _distinct(np.concatenate([self.busy, self.away]))
+        self.waiting = sorted({i for i, *_ in self.outside})
 
     def place(
         self, clocks: Sequence[Clocks], factor: Floats, earlier: Mapping[tuple[Key, int], Floats]
@@ -143,21 +160,22 @@ class PipelineMessages:
         clocks: of each role; they move on. factor: (roles, columns) on compute; earlier: when
         inputs of earlier steps ended, by input and steps back, (columns,) s.
         """
-        ready = np.zeros((len(self.ops) + 1, self.columns))
+        ready = np.zeros((len(self.waiting), self.columns))
         for i, key, back in self.outside:
             if (key, back) in earlier:
-                ready[i] = np.maximum(ready[i], earlier[key, back])
+                row = ready[self.waiting.index(i)]
+                np.maximum(row, earlier[key, back], out=row)
         free = [np.array([own.free[stream] for own in clocks]) for stream in STREAMS]
-        every = [*free, factor, self.busy, self.away, ready]
+        every = [*free, factor, ready, self.alike[np.newaxis].astype(np.float64)]
         # A column for each team, with the numbers of all its members: equal teams are placed once.
         teams = np.concatenate(every).reshape(-1, self.teams, self.width)
-        flat = teams.swapaxes(1, 2).reshape(-1, self.teams)
-        kept, back_to = np.unique(flat, axis=1, return_inverse=True)
-        shaped = kept.reshape(len(teams), self.width, -1).swapaxes(1, 2)
-        cuts = np.cumsum([len(part) for part in every])[:-1]
-        run = _Run(self, *np.split(shaped, cuts))
+        first, place = _distinct(teams.swapaxes(1, 2).reshape(-1, self.teams))
+
+        def of_teams(values: Floats) -> Floats:
+            return values.reshape(-1, self.teams, self.width)[:, first]
+
+        run = _Run(self, *map(of_teams, (*free, factor, self.busy, self.away, ready)))
         run.all()
-        place = back_to.reshape(-1)
 
         def of_columns(values: Floats) -> Floats:
             return values[:, place].reshape(len(values), self.columns)
@@ -169,6 +187,14 @@ class PipelineMessages:
             Moments(of_columns(run.start), of_columns(run.end)),
             Moments(of_columns(run.begun), of_columns(run.arrived)),
         )
+
+
+def _distinct(table: Floats) -> tuple[Ints, Ints]:
+    """Return the first of each kind of equal columns, and the kind of every column."""
+    rows = np.ascontiguousarray(table.T)
+    whole = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).reshape(-1)
+    _, first, kinds = np.unique(whole, return_index=True, return_inverse=True)
+    return first, kinds.reshape(-1)
 
 
 class _Run:
@@ -192,13 +218,16 @@ class _Run:
         self.free = np.concatenate([compute, send])
         self.port = receive.copy()
         self.factor, self.busy, self.away = factor, busy, away
-        self.ready = ready.copy()  # when the inputs that are known have ended
-        teams = ready.shape[1]
+        teams = factor.shape[1]
+        # When the inputs that are known have ended.
+        self.ready = np.zeros((len(made.ops) + 1, *factor.shape[1:]))
+        self.ready[made.waiting] = ready
+        self.until = self.free.max(axis=-1)  # all members of a team
         self.team = np.arange(teams)
         self.missing = np.repeat(made.missing[:, None], teams, axis=1)
-        shape = (len(made.ops), *ready.shape[1:])
+        shape = (len(made.ops), *factor.shape[1:])
         self.start, self.end = np.zeros(shape), np.zeros(shape)
-        self.begun, self.arrived = np.zeros(shape), np.zeros(shape)
+        self.begun, self.arrived = (np.zeros((made.messages, *shape[1:])) for _ in range(2))
         self.at = np.zeros((len(made.queue), teams), np.int64)
         heads = made.queue[:, :1].repeat(teams, axis=1)
         self.head = self._when(heads, np.broadcast_to(self.team, heads.shape))
@@ -215,17 +244,17 @@ class _Run:
 
     def _turn(self) -> None:
         made, team = self.made, self.team
-        free = self.free.max(axis=-1)
-        queue, begin = serve_next(free[made.lane], self.head[:-1], made.urgency)
+        queue, begin = serve_next(self.until[made.lane], self.head[:-1], made.urgency)
         assert np.isfinite(begin[queue, team]).all(), "operations wait for each other"
         op = made.queue[queue, self.at[queue, team]]
         lane = made.lane[queue]
         start = np.maximum(self.free[lane, team], self.ready[op, team])
         sends = made.is_send[op][:, np.newaxis]
-        end = np.where(sends, start + self.busy[op, team], self._computed(op, start))
+        end = np.where(sends, start + self.busy[made.wire[op], team], self._computed(op, start))
         done = self._received(op, sends, start, end)
         self.start[op, team], self.end[op, team] = start, end
         self.free[lane, team] = end
+        self.until[lane, team] = end.max(axis=-1)
         self.at[queue, team] += 1
         for place in range(made.next.shape[1]):
             self._tell(made.next[op, place], done)
@@ -249,13 +278,16 @@ class _Run:
         made, team = self.made, self.team
         if not sends.any():
             return end
-        peer = made.peer[op]
+        sending = np.flatnonzero(sends)
+        op, team, start = op[sending], team[sending], start[sending]
+        peer, wire, message = made.peer[op], made.wire[op], made.message[op]
         port = self.port[peer, team]
-        arrived = first_byte(start, self.away[op, team], port) + self.busy[op, team]
-        self.begun[op, team] = np.where(sends, np.maximum(start, port), 0.0)
-        self.arrived[op, team] = np.where(sends, arrived, 0.0)
-        self.port[peer, team] = np.where(sends, arrived, port)
-        return np.where(sends, arrived, end)
+        arrived = first_byte(start, self.away[wire, team], port) + self.busy[wire, team]
+        self.begun[message, team] = np.maximum(start, port)
+        self.arrived[message, team] = self.port[peer, team] = arrived
+        done = end.copy()
+        done[sending] = arrived
+        return done
 
     def _tell(self, op: Ints, done: Floats) -> None:
         """Note that an input of operations, one per team, has ended."""

@@ -1,6 +1,6 @@
 """Results of a simulation: the timeline, the critical path, and the memory per rank."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from commsched.arrays import Floats
 from commsched.machine.fabric import shape
 from commsched.machine.trust import doubts, errors_of
 from commsched.plan.model import Plan
@@ -17,13 +18,8 @@ from commsched.program.launch_ops import teams_apart
 from commsched.program.model import STREAMS, After, Kind, by_name
 from commsched.program.strategy import Memory
 from commsched.simulate.breakdown import Makeup, makeups, message_makeup
-from commsched.simulate.critical_path import (
-    PathPart,
-    Placed,
-    StepPath,
-    critical_path,
-    step_path,
-)
+from commsched.simulate.critical_path import PathPart, StepPath, critical_path, step_path
+from commsched.simulate.placed import EVERY, Columns, Placed, by_source
 from commsched.timeline.cycles import totals, windows
 from commsched.timeline.header import Predicted
 from commsched.timeline.measure import waiting_filled
@@ -31,7 +27,6 @@ from commsched.timeline.model import Timeline
 from commsched.timeline.totals import Totals
 from commsched.units import significant
 
-Floats = npt.NDArray[np.float64]
 SPANS = 500_000  # limit for exposed and hidden time, which take 2 s
 
 
@@ -59,36 +54,36 @@ class Prediction:
         names = tuple(dict.fromkeys([*names, *(p.op.name for p in self.placed)]))
         to_name = {name: i for i, name in enumerate(names)}
         to_stream = {stream: i for i, stream in enumerate(STREAMS)}
-        size = self.plan.machine.size
-        most = min(ranks or size, size)
-        keep = [p.ranks < most if most < size else np.s_[:] for p in self.placed]
-        counts = [len(p.ranks[k]) for p, k in zip(self.placed, keep, strict=True)]
+        keep = _columns(self.placed, ranks or self.plan.machine.size)
+        columns = [keep[int(p.ranks[0])] for p in self.placed]
+        counts = [len(p.ranks[k]) for p, k in zip(self.placed, columns, strict=True)]
 
         def column(values: list[int], kind: type[np.generic]) -> npt.NDArray[np.int32]:
             return np.repeat(np.array(values), counts).astype(kind)
 
-        def joined(field: str) -> Floats:
-            return np.concatenate(
-                [getattr(p, field)[k] for p, k in zip(self.placed, keep, strict=True)]
-            )
-
+        found = [
+            first.source.times(EVERY, keep[int(first.ranks[0])])
+            for first, *_ in by_source(self.placed)
+        ]
+        start, end, sent = (np.concatenate([t[i].ravel() for t in found]) for i in range(3))
         made, coded = self._makeups() if makeups else ({}, [0.0] * len(self.placed))
-        lengths = joined("end") - joined("start")
         whole = Timeline(
             header=self._header(made),
             plan_hash=self.plan.hash,
             ranks=self.plan.machine.size,
             streams=STREAMS,
             names=names,
-            rank=joined("ranks").astype(np.int32),
+            rank=np.concatenate(
+                [p.ranks[k] for p, k in zip(self.placed, columns, strict=True)]
+            ).astype(np.int32),
             stream=column([to_stream[p.op.stream] for p in self.placed], np.int32),
             name=column([to_name[p.op.name] for p in self.placed], np.int32),
             step=column([p.step for p in self.placed], np.int32),
-            start=joined("start"),
-            end=joined("end"),
+            start=start,
+            end=end,
             waited=np.zeros(sum(counts)),
-            nbytes=joined("sent"),
-            coded=np.minimum(np.repeat(coded, counts), lengths),
+            nbytes=sent,
+            coded=np.minimum(np.repeat(coded, counts), end - start),
         )
         return waiting_filled(whole, teams_apart(self.plan, by_name(p.op for p in self.placed)))
 
@@ -129,15 +124,15 @@ class Prediction:
         """When each rank begins to compute in each step: (steps, ranks) s."""
         found = np.full((self.steps, self.plan.machine.size), np.inf)
         for p in self.placed:
-            if p.op.stream == "compute":
+            if p.op.stream == "compute" and p.number == 0:
                 row = found[p.step]
-                row[p.ranks] = np.minimum(row[p.ranks], p.start)
+                row[p.ranks] = np.minimum(row[p.ranks], p.source.start)
         return found
 
     @cached_property
     def end(self) -> float:
         """When the last operation of any rank ends, s."""
-        return max(float(p.end.max()) for p in self.placed)
+        return max(float(p.source.end.max()) for p in self.placed if p.number == 0)
 
     @cached_property
     def iterations(self) -> Floats:
@@ -191,6 +186,15 @@ class Prediction:
             return None
         whole = found.counted // found.cycle * found.cycle
         return step_path(self.placed, self.starts, whole, self.changes)
+
+
+def _columns(placed: Sequence[Placed], most: int) -> dict[int, Columns]:
+    """Return the places of the ranks below a number in each role, by the role's first rank."""
+    roles = {int(p.ranks[0]): p.ranks for p in placed}
+    return {
+        role: EVERY if int(ranks.max()) < most else np.flatnonzero(ranks < most)
+        for role, ranks in roles.items()
+    }
 
 
 def _inputs(placed: list[Placed]) -> dict[str, tuple[After, ...]]:

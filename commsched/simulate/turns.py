@@ -1,12 +1,12 @@
 """Turns: the computations of a microbatch in a stage, and the sums of its ranks between them."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from commsched.arrays import Floats, Ints
+from commsched.arrays import Bools, Floats
 from commsched.program.model import Kind, Op, Role
 
 MOVING = (Kind.COMPUTE, Kind.SEND, Kind.RECV)
@@ -34,6 +34,19 @@ class Part(NamedTuple):
     sent: float
 
 
+class Begins(NamedTuple):
+    """When the operations of a chain begin and the last one ends, (operations + 1,) each.
+
+    Each moment is a sum: A times the rank's jitter, B times the largest jitter of its team, and
+    C s, counted from the chain's start, or from when the last rank begins the first sum.
+    """
+
+    own: Floats  # A, s
+    slow: Floats  # B, s
+    common: Floats  # C, s
+    behind: Bools  # the first sum: then counted from there
+
+
 @dataclass(frozen=True, slots=True)
 class Chain:
     """Operations of one turn, one after the other, or a single message.
@@ -48,6 +61,20 @@ class Chain:
 
     role: int
     parts: tuple[Part, ...]
+    begins: Begins = field(init=False)
+    sums: tuple[int, ...] = field(init=False)  # which parts wait for the team
+    waits: Bools = field(init=False)  # the same, (parts,)
+    sent: Floats = field(init=False)  # (parts,) B
+
+    def __post_init__(self) -> None:
+        waits = np.array([part.waits for part in self.parts])
+        for name, value in (
+            ("begins", _begins(self.parts)),
+            ("waits", waits),
+            ("sums", tuple(np.flatnonzero(waits).tolist())),
+            ("sent", np.array([part.sent for part in self.parts])),
+        ):
+            object.__setattr__(self, name, value)
 
     @property
     def first(self) -> Op:
@@ -59,31 +86,26 @@ class Chain:
 
     def times(self) -> tuple[bool, float, float, float, float]:
         """Return whether there is a sum, and c, C, X and b."""
-        sums = [i for i, part in enumerate(self.parts) if part.waits]
-        if not sums:
-            return False, sum(part.own for part in self.parts), 0.0, 0.0, 0.0
-        own = [part.own for part in self.parts]
-        cuts = own[: sums[0]], own[sums[0] : sums[-1]], own[sums[-1] :]
-        opening, middle, closing = map(sum, cuts)
-        return True, opening, middle, sum(part.common for part in self.parts), closing
+        own, slow, *_ = self.begins
+        if not self.sums:
+            return False, float(own[-1]), 0.0, 0.0, 0.0
+        common = sum(part.common for part in self.parts)
+        return True, float(own[self.sums[0]]), float(slow[-1]), common, float(own[-1])
 
-    def spans(
-        self, start: Floats, end: Floats, factor: Floats, width: int
-    ) -> Iterator[tuple[Part, Floats, Floats, Ints]]:
-        """Yield each operation's start and end, (columns,) s, and the column that came last."""
-        columns, now = np.arange(len(start)), start
-        for number, part in enumerate(self.parts):
-            begin, last = now, columns
-            if part.waits:
-                teams = begin.reshape(-1, width)
-                slowest = teams.argmax(axis=1)
-                last = np.repeat(np.arange(len(teams)) * width + slowest, width)
-                now = begin[last] + part.common
-            else:
-                now = begin + part.own * factor + part.common
-            # The end was computed in one sum, so that the last digits may differ.
-            now = end if number == len(self.parts) - 1 else np.minimum(now, end)
-            yield part, begin, now, last
+
+def _begins(parts: Sequence[Part]) -> Begins:
+    own = slow = common = 0.0
+    behind, rows = False, []
+    for part in parts:
+        rows.append((own, slow, common, behind))
+        if part.waits:
+            slow = slow + own if behind else 0.0
+            common = common if behind else 0.0
+            own, behind = 0.0, True
+        own, common = own + part.own, common + part.common
+    rows.append((own, slow, common, behind))
+    table = np.array(rows, np.float64)
+    return Begins(table[:, 0], table[:, 1], table[:, 2], table[:, 3] > 0)
 
 
 def chains(

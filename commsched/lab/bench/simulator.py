@@ -18,6 +18,7 @@ from commsched.net import file as net_file
 from commsched.net.bucket import BucketSpec
 from commsched.plan.model import Plan
 from commsched.planner.launches import buckets, launches
+from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.simulate.engine import simulate
 
@@ -36,6 +37,8 @@ def rows() -> Iterator[BenchRow]:
     yield _rings("the same, 8 lanes share each NIC", crossing, "< 3 s")
     yield _one_ring(32768)
     yield _gpt3()
+    yield _grid(16_384, "< 5 s")
+    yield _grid(131_072, "< 60 s, < 8 GB")
     for net in NETS:
         yield _net(net)
 
@@ -87,6 +90,23 @@ def _gpt3() -> BenchRow:
     fits = "fits" if prediction.memory.total <= machine.device.memory else "does not fit the memory"
     rate = f"iteration {iteration:.3g} s, {len(plan.launches)} launches; {fits}"
     return BenchRow("one iteration of gpt3-175b, 1024 ranks, jitter", seconds, rate, "< 1 s")
+
+
+def grid_plan(ranks: int) -> Plan:
+    """Return a plan of gpt3-175b on nodes of 8 H100: tensor 8 x pipeline 8 x data, jitter."""
+    machine = replace(resized(machine_file.load("h100-8x400"), ranks // 8, 8), jitter=0.05)
+    params = {"tensor": 8, "pipeline": 8, "zero": 1}
+    net = net_file.load("gpt3-175b")
+    return make_plan(Request(net=net, machine=machine, strategy="3d", params=params))
+
+
+def _grid(ranks: int, bar: str) -> BenchRow:
+    plan = grid_plan(ranks)
+    begin = time.perf_counter()
+    found = simulate(plan, 1)
+    seconds = time.perf_counter() - begin
+    result = f"{len(found.placed)} operations; {peak() / 1e6:.0f} MB peak memory of the process"
+    return BenchRow(f"one step of gpt3-175b, 3d, {ranks} ranks, jitter", seconds, result, bar)
 
 
 def _net(net: str) -> BenchRow:

@@ -29,8 +29,8 @@ from commsched.planner.baselines.horovod import CYCLE
 from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.program.model import Kind
-from commsched.simulate.critical_path import Placed
 from commsched.simulate.engine import simulate
+from commsched.simulate.placed import Placed
 from commsched.simulate.result import Prediction
 
 SOURCE = (
