@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from tests import test_faults, test_faults_pipelines, test_watchdog
+from tests import test_faults, test_faults_pipelines, test_unlike_ranks, test_watchdog
 from tests.test_faults import endless
 from tests.test_watchdog import calibration
 
@@ -33,7 +33,7 @@ def test_a_demo_that_is_ended_by_another_signal_takes_its_ranks_along(tmp_path, 
 
 
 def test_plans_for_other_numbers_of_ranks_are_refused(tmp_path):
-    test_faults.test_two_ranks_with_different_plans_are_refused(tmp_path, 3)
+    test_unlike_ranks.test_two_ranks_with_different_plans_are_refused(tmp_path, 3)
 
 
 def test_a_rank_that_is_stopped_while_gradients_are_drawn_is_named(tmp_path):
