@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from commsched.plot.accuracy import COLOURS
 from commsched.plot.picture import check_suffix, picture
 from commsched.training_log import HeldOutRow, Line, LogHeader, LogRow, read
+from commsched.units import count
 
 WINDOW = 40  # of the steps: the thick curve is a mean over one such part
 Floats = npt.NDArray[np.float64]
@@ -48,7 +49,7 @@ def _curves(axes: Axes, log: Sequence[Line], colour: str, what: str) -> None:
     rows = [line for line in log if isinstance(line, LogRow)]
     held = [line for line in log if isinstance(line, HeldOutRow)]
     steps, values = _columns(rows, what)
-    name = f"{header.net}, {header.strategy}, {header.ranks} ranks"
+    name = f"{header.net}, {header.strategy}, {count(header.ranks, 'rank')}"
     axes.plot(steps, values, color=colour, lw=0.5, alpha=0.4)
     axes.plot(steps, _smooth(values), color=colour, lw=1.6, label=name)
     dots = _columns(held, what)

@@ -143,7 +143,8 @@ def _net(net: Net) -> str:
     size = f"{nbytes(net.nbytes)} of {kinds}"
     head = f"{net.name}: {len(net.layers)} layers, {len(net.tensors)} tensors, {size}"
     header = ("layer", "tensors", "gradient", "density", "forward", "backward")
-    return "\n".join([head, f"source: {net.source}", *_measured(net), table(header, rows, {1, 3})])
+    # The facts stand last, where a terminal still shows them below hundreds of layers.
+    return "\n".join([table(header, rows, {1, 3}), head, f"source: {net.source}", *_measured(net)])
 
 
 def _measured(net: Net) -> list[str]:
