@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from commsched.__main__ import main as start
 from commsched.cli.main import main
 from commsched.cli.signals import Spare, one_interrupt
 from commsched.plan import file as plan_file
@@ -122,6 +123,17 @@ def test_an_interrupt_of_what_only_adds_to_a_result_is_no_time_limit():
     with pytest.raises(KeyboardInterrupt):
         spare.made("signals", lambda: signal.raise_signal(signal.SIGINT), None)
     assert spare.left_out == []
+
+
+def test_an_interrupt_while_the_command_line_is_imported_leaves_no_traceback(monkeypatch):
+    class Interrupting:
+        def find_spec(self, name, *_):
+            if name == "commsched.cli.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "commsched.cli.main")
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    assert start() == 130
 
 
 def test_only_the_first_interrupt_of_a_block_interrupts_it():

@@ -8,7 +8,7 @@ from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import simulate
 from commsched.simulate.report import report
 from tests.support.pipeline_plans import net
-from tests.support.small_plans import graph, machine, strategy_plan
+from tests.support.small_plans import graph, machine, mixture, strategy_plan
 
 NODES, LANES, JITTER = 256, 8, 0.3
 SIZES = [3000, 40000, 200, 25000]
@@ -27,6 +27,8 @@ def made(name: str) -> Plan:
     on = machine(NODES, LANES, JITTER)
     if name in AVERAGING:
         return strategy_plan(graph(SIZES), on, name, **AVERAGING[name])
+    if name == "expert":
+        return strategy_plan(mixture(graph([3000, 40008, 200, 25008])), on, name, expert=4)
     known = STRATEGIES[name].parameters
     params = {key: value for key, value in STAGES.items() if key in known}
     return strategy_plan(net(8), on, name, **{**params, **OTHERS.get(name, {})})

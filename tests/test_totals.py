@@ -21,7 +21,14 @@ from commsched.timeline.file import read, write
 from commsched.timeline.header import Measured, Predicted
 from commsched.timeline.model import Span, Timeline
 from commsched.timeline.totals import median
-from tests.support.small_plans import graph, machine, plan, stage_params, strategy_plan
+from tests.support.small_plans import (
+    graph,
+    machine,
+    mixture,
+    plan,
+    stage_params,
+    strategy_plan,
+)
 
 CYCLES = {  # steps until the operations of a strategy repeat
     "daso": ({"warmup": 0, "cooldown": 0, "batches": 1000, "gs": 4, "wait": 1}, 4),
@@ -40,6 +47,8 @@ def made(name, jitter=0.0):
     net, on = graph([3000, 40000, 200, 25000]), machine(2, 4, jitter=jitter)
     params = dict(CYCLES.get(name, ({}, 1))[0])
     params |= stage_params(name, 2)
+    if name == "expert":
+        net, params = mixture(graph([3000, 40008, 200, 25008])), {"expert": 4}
     return strategy_plan(net, on, name, **params)
 
 
