@@ -1,0 +1,247 @@
+"""Megatron-LM on A100: Narayanan et al., SC 2021, Korthikanti et al., MLSys 2023, and MT-NLG."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from statistics import mean, median
+from typing import NamedTuple
+
+from commsched.lab.reproduce.paper import PAPERS, Otherwise, Paper, PublishedRow, Trend, below
+from commsched.lab.reproduce.training_steps import gridded
+from commsched.machine import file as machines
+from commsched.machine.model import resized
+from commsched.net.generate.megatron import megatron
+from commsched.simulate.engine import simulate
+
+SOURCE = (
+    "Narayanan et al., 'Efficient large-scale language model training on GPU clusters using"
+    " Megatron-LM', SC 2021, table 1; Korthikanti et al., 'Reducing activation recomputation in"
+    " large transformer models', MLSys 2023, table 5; Smith et al., 'Using DeepSpeed and Megatron"
+    " to train Megatron-Turing NLG 530B', 2022, section 2.4; machine: dgx-a100"
+)
+SEQUENCE, VOCABULARY = 2048, 51200
+MEDIAN, WORST = 0.10, 0.20  # bars of all rows together
+# On table 5 of MLSys 2023: `calculon llm-validation`, calculon-ai/calculon, commit caa4b11.
+CALCULON_MEAN, CALCULON_WORST = 0.0365, 0.0887
+RECOMPUTED = "activations computed again: all, and selective with sequence parallelism"
+PLAIN = "1F1B without interleaving; the paper does not say in how many chunks a stage is"
+SHARED = "the bubble divided by 3 (Narayanan et al., section 2.2)"
+LARGER = "a microbatch of 8 where there is one stage, as there is no bubble to keep short"
+CAUSE = (
+    "kernels start without gaps here, sends between stages are not waited for, and products of the"
+    " nearest measured shape stand for all"
+)
+
+
+DEEPSPEED = (
+    "it ran on DeepSpeed's pipeline engine; the same net on as many GPUs takes a quarter less in"
+    " table 1 of SC 2021"
+)
+H100 = "Megatron-LM, README, strong scaling of a GPT of 175B on H100, batch 1152"
+UNSTATED = "its degrees are not stated, so that nothing here predicts it"
+
+
+class Run(NamedTuple):
+    """A net, its degrees, and a step of it."""
+
+    name: str
+    blocks: int
+    hidden: int
+    heads: int
+    tensor: int
+    stages: int
+    gpus: int
+    batch: int  # sequences of a step
+    micro: int = 1  # sequences of a microbatch
+    full: bool = True  # all activations are computed again; else attention, sequence parallel
+    chunks: int = 1  # of a stage that is interleaved
+
+    @property
+    def replicas(self) -> int:
+        return self.gpus // (self.tensor * self.stages)
+
+
+class Law(NamedTuple):
+    """Seconds of a step that has as many microbatches as stages, and of each one more."""
+
+    shortest: float
+    each: float
+
+
+TABLE5 = {  # s of full recomputation, and of the paper's
+    Run("22B", 48, 6144, 64, 8, 1, 8, 4, 4): (1.42, 1.10),
+    Run("175B", 96, 12288, 96, 8, 8, 64, 64, chunks=3): (18.13, 13.75),
+    Run("530B", 105, 20480, 128, 8, 35, 280, 280, chunks=3): (49.05, 37.83),
+    Run("1T", 128, 25600, 160, 8, 64, 512, 512): (94.42, 71.49),
+}
+TABLE1 = {  # 1e12 operations per second and GPU
+    Run("1.7B", 24, 2304, 24, 1, 1, 32, 512, 8): 137.0,
+    Run("3.6B", 30, 3072, 32, 2, 1, 64, 512, 8): 138.0,
+    Run("7.5B", 36, 4096, 32, 4, 1, 128, 512, 8): 142.0,
+    Run("18.4B", 40, 6144, 48, 8, 1, 256, 1024, 8): 135.0,
+    Run("39.1B", 48, 8192, 64, 8, 2, 512, 1536): 138.0,
+    Run("76.1B", 60, 10240, 80, 8, 4, 1024, 1792): 140.0,
+    Run("145.6B", 80, 12288, 96, 8, 8, 1536, 2304): 148.0,
+    Run("310.1B", 96, 16384, 128, 8, 16, 1920, 2160): 155.0,
+    Run("529.6B", 105, 20480, 128, 8, 35, 2520, 2520): 163.0,
+    Run("1008B", 128, 25600, 160, 8, 64, 3072, 3072): 163.0,
+}
+MT_NLG = {  # s
+    Run("530B", 105, 20480, 128, 8, 35, 2240, 1920): 60.1,
+    Run("530B", 105, 20480, 128, 8, 35, 2800, 1920): 50.2,
+    Run("530B", 105, 20480, 128, 8, 35, 3360, 1920): 44.4,
+}
+
+
+def rows() -> Iterator[PublishedRow]:
+    """All numbers of the three papers' tables of end-to-end steps."""
+    for run, printed in TABLE5.items():
+        for full, published in zip((True, False), printed, strict=True):
+            this = run._replace(full=full)
+            other = Otherwise(
+                inferred=f"interleaved in {run.chunks}: the simulated bubble divided by it",
+                instead="as simulated, without interleaving",
+                predicted=_seconds(this, 1),
+            )
+            yield PublishedRow(
+                group="step, MLSys 2023, table 5",
+                what=f"{run.name}, {'full' if full else 'selective, sequence parallel'}",
+                inputs=_inputs(run),
+                unit="s",
+                published=published,
+                predicted=_seconds(this, run.chunks),
+                inferred=(other,) if run.chunks > 1 else (),
+                note=RECOMPUTED,
+                cause=CAUSE,
+            )
+    for run, published in TABLE1.items():
+        yield PublishedRow(
+            group="rate of a GPU, SC 2021, table 1",
+            what=f"{run.name}, {run.gpus} GPUs",
+            inputs=_inputs(run),
+            unit="Tflop/s",
+            published=published,
+            predicted=_rate(run, _seconds(run, 1)),
+            inferred=(_instead(run),),
+            note="operations by the paper's equation 3, all activations computed again",
+            cause=CAUSE,
+        )
+    yield from _others()
+
+
+def _others() -> Iterator[PublishedRow]:
+    """Yield the steps of MT-NLG, and shares of an H100's peak that lack their degrees."""
+    for run, published in MT_NLG.items():
+        yield PublishedRow(
+            group="step, MT-NLG, section 2.4",
+            what=f"{run.name}, {run.gpus} GPUs",
+            inputs=_inputs(run),
+            unit="s",
+            published=published,
+            predicted=_seconds(run, 1),
+            note="all activations computed again; assumption: microbatch of 1, no interleaving",
+            cause=DEEPSPEED,
+        )
+    for gpus, published in ((96, 47.0), (4608, 42.0)):
+        yield PublishedRow(
+            group="share of an H100's peak",
+            what=f"175B, {gpus} GPUs",
+            inputs=H100,
+            unit="%",
+            published=published,
+            note=UNSTATED,
+        )
+
+
+def trends(found: Sequence[PublishedRow]) -> Iterable[Trend]:
+    """Check the bars of all rows together, and Calculon's mean on its own."""
+    errors = [abs(row.error) for row in found if row.error is not None]
+    table5 = [abs(row.error) for row in found if row.error is not None and "table 5" in row.group]
+    yield below("median error, %", 100 * median(errors), 100 * MEDIAN)
+    for what, value, limit in (
+        ("largest error, %", max(errors), WORST),
+        ("mean error on table 5 of MLSys 2023, below Calculon's, %", mean(table5), CALCULON_MEAN),
+        ("largest error there, below Calculon's, %", max(table5), CALCULON_WORST),
+    ):
+        told = below(what, 100 * value, 100 * limit)
+        yield Trend(what=told.what, shown=told.shown, met=told.met, required=False)
+
+
+def _inputs(run: Run) -> str:
+    return (
+        f"tensor {run.tensor}, pipeline {run.stages}, data {run.replicas}, batch {run.batch},"
+        f" microbatch {run.micro}"
+    )
+
+
+def _instead(run: Run) -> Otherwise:
+    """Return what the paper does not say of a row of table 1, and the result under another."""
+    if run.stages > 1:
+        return Otherwise(inferred=PLAIN, instead=SHARED, predicted=_rate(run, _seconds(run, 3)))
+    small = run._replace(micro=4)
+    return Otherwise(inferred=LARGER, instead="4", predicted=_rate(run, _seconds(small, 1)))
+
+
+def _rate(run: Run, seconds: float) -> float:
+    """Return 1e12 operations per second and GPU.
+
+        F = 96 B s l h^2 (1 + s / (6 h) + V / (16 l h))
+
+    Source: Narayanan et al., SC 2021, equation 3. Holds for a forward that is computed twice.
+    """
+    s, h, layers = SEQUENCE, run.hidden, run.blocks
+    work = 96.0 * run.batch * s * layers * h * h
+    work *= 1 + s / (6 * h) + VOCABULARY / (16 * layers * h)
+    return work / seconds / run.gpus / 1e12
+
+
+def _seconds(run: Run, chunks: int) -> float:
+    """Seconds of a step; `chunks` divide the simulated bubble.
+
+        t = t(P) + (m - P) e - (P - 1) e (1 - 1 / v)
+
+    P = stages; m = microbatches; e [s] = what each one more takes; v = chunks of a stage.
+    Source: Narayanan et al., SC 2021, section 2.2, of the bubble of an interleaved schedule.
+    """
+    m = run.batch // (run.replicas * run.micro)
+    law = _law(run._replace(batch=0, chunks=1))
+    shorter = (run.stages - 1) * law.each * (1 - 1 / chunks)
+    return law.shortest + (m - run.stages) * law.each - shorter
+
+
+@cache
+def _law(run: Run) -> Law:
+    """Simulate a step of as many microbatches as stages, and one of two more.
+
+    Without jitter every further microbatch takes the same time, as a test asserts.
+    """
+    first, more = (simulated_step(run, run.stages + more) for more in (0, 2))
+    return Law(first, (more - first) / 2)
+
+
+def simulated_step(run: Run, microbatches: int) -> float:
+    """Simulate a step of a replica's microbatches, all replicas together; returns seconds."""
+    net = megatron(
+        run.name,
+        layers=run.blocks,
+        hidden=run.hidden,
+        heads=run.heads,
+        sequence=SEQUENCE,
+        vocabulary=VOCABULARY,
+        batch=run.micro,
+        scattered=run.tensor,
+        sequence_parallel=not run.full,
+        selective=not run.full,
+    )
+    plan = gridded(
+        net,
+        resized(machines.load("dgx-a100"), run.gpus // 8, 8),
+        tensor=run.tensor,
+        pipeline=run.stages,
+        microbatches=microbatches,
+        recompute=run.blocks // run.stages if run.full else 0,
+        optimizer="adam",
+    )
+    return simulate(plan, 1).end
+
+
+PAPERS.add("megatron")(Paper(SOURCE, rows, trends))
