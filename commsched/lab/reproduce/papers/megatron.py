@@ -33,8 +33,8 @@ CAUSE = (
 
 
 DEEPSPEED = (
-    "it ran on DeepSpeed's pipeline engine; the same net on as many GPUs takes a quarter less in"
-    " table 1 of SC 2021"
+    "it ran on DeepSpeed's pipeline engine, which is not modelled; the same net on as many GPUs"
+    " takes a quarter less in table 1 of SC 2021"
 )
 H100 = "Megatron-LM, README, strong scaling of a GPT of 175B on H100, batch 1152"
 UNSTATED = "its degrees are not stated, so that nothing here predicts it"
