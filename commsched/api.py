@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import fields
 from functools import cached_property
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,8 @@ from commsched.units import nbytes, seconds
 RANKS = 64  # whose spans a predicted timeline has by default
 PLURALS = {"planners": "planner", "methods": "method", "strategies": "strategy"}
 QUANTITIES = {"memory": GIGABYTES, "bucket": MEGABYTES, "time_limit": PATIENCE, "max_error": ERROR}
-FIELDS = tuple(field.name for field in fields(Request))
+GIVEN = ("net", "machine", "lossy")  # by arguments of their own
+FIELDS = tuple(field.name for field in fields(Request) if field.name not in GIVEN)
 COLUMNS = ("plan", "iteration", "speed-up", "exposed", "sent per rank", "memory", "methods")
 
 
@@ -100,6 +101,9 @@ class Machine(Shown):
     ) -> None:
         words = [f"{key}={value}" for key, value in changes.items()]
         found = changed(machine_file.load(str(name)), words)
+        for key, count in (("nodes", nodes), ("lanes", lanes)):
+            if count is not None and not isinstance(count, Integral):
+                raise CommschedError(f"{key} is a whole number from 1 on, got {count!r}")
         if nodes is not None or lanes is not None:
             found = machine_model.resized(found, nodes, lanes)
         self.model: machine_model.Machine = found
@@ -313,9 +317,16 @@ def _request(
 def _field(name: str, value: Any) -> Any:
     """Return a field of a request; a quantity may be a text, as on the command line."""
     if name not in FIELDS:
-        raise CommschedError(f"a plan has no option {name!r}{nearest(name, FIELDS, 0.0)}")
+        known = ", ".join(FIELDS)
+        raise CommschedError(
+            f"a plan has no option {name!r}; known: {known}{nearest(name, FIELDS)}"
+        )
     quantity = QUANTITIES.get(name)
-    return quantity.read(value, name) if quantity and isinstance(value, str) else value
+    if quantity is None or value is None:
+        return value
+    if isinstance(value, Real):
+        return quantity.checked(float(value), name, str(value))
+    return quantity.read(str(value), name)
 
 
 def compare(*what: "Plan | Prediction | str | Path") -> Comparison:

@@ -113,7 +113,10 @@ class Quantity:
 
     def read(self, text: str, name: str) -> float:
         """Read a quantity in the unit used inside; errors name the option or field."""
-        value = self.parsed(text, name)
+        return self.checked(self.parsed(text, name), name, text)
+
+    def checked(self, value: float, name: str, text: str) -> float:
+        """Return a value, in the unit used inside, if it is allowed; `text`: as it was written."""
         low = value <= self.least if self.above else value < self.least
         if low or value > self.most or not isfinite(value):
             raise CommschedError(f"{name} must be {self.allowed}; got {text}")

@@ -53,6 +53,27 @@ def test_quantities_are_written_as_on_the_command_line(plan):
         cs.Plan.best("lstm", "localhost", memroy="16GB")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"memory": -1}, r"memory must be finite and more than 0 GB; got -1$"),
+        ({"memory": [1]}, r"memory is a size, such as 25MB; got '\[1\]'$"),
+        ({"time_limit": -1.0}, r"time_limit must be finite and at least 0 s; got -1.0$"),
+        ({"foo": 1}, r"a plan has no option 'foo'; known: strategy, [a-z_, ]*$"),
+        ({"memory": 1e3}, r"; nearest: a limit of 0.162618272GB$"),
+    ],
+)
+def test_wrong_options_of_a_plan_are_one_sentence(wrong, sentence):
+    with pytest.raises(cs.CommschedError, match=sentence):
+        cs.Plan.best("resnet32", "localhost", planner="ddp-25mb", **wrong)
+
+
+@pytest.mark.parametrize("count", ["four", 2.5])
+def test_counts_of_nodes_are_whole_numbers(count):
+    with pytest.raises(cs.CommschedError, match=r"nodes is a whole number from 1 on, got "):
+        cs.Machine("p3.16xlarge", nodes=count)
+
+
 def test_patterns_force_all_tensors_that_they_name(tmp_path):
     path = tmp_path / "plan.json"
     words = ["--machine", "localhost", "--method", "ring+dense", "--force", "*bias*=tree+dense"]

@@ -178,7 +178,7 @@ def on_one_rank() -> Machine:
             {"memory": 10.0},
             "a memory limit of 10 B per rank cannot hold: strategy 'sync' needs 260",
         ),
-        ({"memory": 10.0}, "; nearest: --memory 2.6e-07"),
+        ({"memory": 10.0}, "; nearest: a limit of 2.6e-07GB"),
         ({"time_limit": -1.0}, "--time-limit must be finite and at least 0 s, got -1"),
     ],
 )

@@ -20,6 +20,7 @@ from commsched.plan import file as plan_file
 from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
+from commsched.quantities import GIGABYTES
 from commsched.units import nbytes
 from tests.support import sampling
 from tests.support.small_plans import graph, machine, plan
@@ -108,9 +109,9 @@ def test_every_limit_is_met_or_refused_with_one_that_can_be_met(lossy):
         made = make_plan(wanting(lossy=lossy, memory=limit))
         assert MEMORY(made).total <= limit * (1 + 1e-9)
         assert made.iteration >= free.iteration * (1 - 1e-3)
-    with pytest.raises(CommschedError, match="; nearest: --memory ") as refusal:
+    with pytest.raises(CommschedError, match="; nearest: a limit of ") as refusal:
         make_plan(wanting(lossy=lossy, memory=least / 2))
-    near = float(str(refusal.value).rpartition(" ")[2]) * 1e9
+    near = GIGABYTES.read(str(refusal.value).rpartition(" ")[2], "memory")
     assert MEMORY(make_plan(wanting(lossy=lossy, memory=near))).total <= near * (1 + 1e-9)
 
 
@@ -131,7 +132,7 @@ def test_what_is_forced_and_the_size_of_buckets_stay_under_a_limit():
 def test_a_baseline_stays_what_it_is_and_is_refused():
     request = wanting(memory=16.1e6)
     made = make_plan(replace(request, memory=None), "all-coo")
-    with pytest.raises(CommschedError, match=r"needs .*; nearest: --memory 0\.0"):
+    with pytest.raises(CommschedError, match=r"needs .*; nearest: a limit of 0\.0"):
         make_plan(replace(request, memory=MEMORY(made).total / 2), "all-coo")
 
 

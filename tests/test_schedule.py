@@ -87,7 +87,7 @@ def grids(draw: st.DrawFn) -> Group:
         (
             made_by_hand("0>1:1-2+\n1>0:0+", blocks=3),
             "made, round 1: rank 1 waits for blocks 1-2 before it sends block 0, which does not"
-            " depend on it",
+            " depend on it; change the order of the rounds, or say what this one `waits` for",
         ),
         (
             made_by_hand("0>1:0+\n1>0:0+ waits=0"),

@@ -197,7 +197,8 @@ def _check_needs(round_: Round, last: Ints, where: str) -> None:
         raise CommschedError(
             f"{where}: rank {round_.src[move]} waits for"
             f" {_block_text(first[move], stop[move])} before it sends"
-            f" {_block_text(round_.first[move], round_.stop[move])}, which does not depend on it"
+            f" {_block_text(round_.first[move], round_.stop[move])}, which does not depend on it;"
+            f" change the order of the rounds, or say what this one `waits` for"
         )
 
 

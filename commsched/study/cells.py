@@ -118,7 +118,7 @@ def product_of(given: Mapping[str, Any], where: str) -> list[Cell]:
         if key not in KEYS:
             known = ", ".join(KEYS)
             raise CommschedError(
-                f"{where}: unknown key {key!r}; known: {known}{nearest(key, KEYS, 0.0)}"
+                f"{where}: unknown key {key!r}; known: {known}{nearest(key, KEYS)}"
             )
         if axis in axes:
             raise CommschedError(f"{where}: {key!r} and {axis!r} mean the same; give one of them")

@@ -14,6 +14,7 @@ from commsched.net.tensor_cut import degrees, sums
 from commsched.plan.model import Launch, Param, Plan
 from commsched.planner.frames.pipelines import Known, chosen, stage_buckets, with_method
 from commsched.planner.frames.zero import gathered
+from commsched.planner.limits.memory import enough
 from commsched.planner.planners.greedy import cheapest
 from commsched.planner.registry import FRAMES, Planner
 from commsched.planner.request import Request
@@ -94,7 +95,7 @@ def _too_much(plan: Plan, need: float, limit: float, request: Request) -> str:
         if not plan.params[key]
         and STRATEGIES[plan.strategy].memory(_with(plan, key, value)).total <= limit
     ]
-    nearest = more[0] if more else f"--memory {need / 1e9:.6g}"
+    nearest = more[0] if more else enough(need)
     return (
         f"strategy {plan.strategy!r}: with tensor={width} and {stages} stages a rank needs"
         f" {nbytes(need)}, and {nbytes(limit)} are allowed; nearest: {nearest}"

@@ -69,9 +69,14 @@ def refusal(request: Request, plan: Plan) -> CommschedError:
     parts = ", ".join(f"{name} {nbytes(size)}" for name, size in memory._asdict().items())
     return CommschedError(
         f"a memory limit of {nbytes(request.memory)} per rank cannot hold: strategy"
-        f" {plan.strategy!r} needs {nbytes(memory.total)} ({parts}); nearest: --memory"
-        f" {math.ceil(memory.total) / 1e9:.15g}"
+        f" {plan.strategy!r} needs {nbytes(memory.total)} ({parts}); nearest:"
+        f" {enough(memory.total)}"
     )
+
+
+def enough(size: float) -> str:
+    """Write a limit of whole bytes that `size` bytes fit into, as options read it."""
+    return f"a limit of {math.ceil(size) / 1e9:.15g}GB"
 
 
 def needed(plan: Plan) -> float:
