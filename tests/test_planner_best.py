@@ -39,6 +39,7 @@ PAIRS = (
     ("resnet101", "gb200-nvl72-pair"),
     ("vgg16", "tpu-v5p-4x4x4"),
     ("bert-base", "ethernet-3to1"),
+    ("resnet101", "dgx-a100"),
 )
 
 
