@@ -10,7 +10,7 @@ from commsched.errors import CommschedError
 from commsched.files import check_writable
 from commsched.machine import file as machine_file
 from commsched.machine.model import Machine
-from commsched.machine.trust import doubts, errors_of, held_out_line
+from commsched.machine.trust import LIMIT, errors_of, held_out_line, poor
 from commsched.progress import progress_visible
 from commsched.run.job import agree
 from commsched.run.job.watchdog import Watchdog, end_together, watchdog
@@ -55,8 +55,12 @@ def _report(machine: Machine, output: Path) -> list[str]:
 
 
 def _warnings(machine: Machine) -> list[str]:
-    alone = ["1 rank exchanges nothing; use 'mpiexec -n P' to measure links"]
-    return [*(alone if machine.size == 1 else []), *doubts(errors_of(machine))]
+    alone = "1 rank exchanges nothing; use 'mpiexec -n P' to measure links"
+    again = (
+        f"this calibration is poor: `commsched validate` asks for a median error of at most"
+        f" {LIMIT:.0%}; calibrate again with nothing else running, or with more --seconds"
+    )
+    return [*[alone] * (machine.size == 1), *[again] * poor(errors_of(machine))]
 
 
 def _data(machine: Machine, output: Path) -> dict[str, object]:

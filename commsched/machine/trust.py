@@ -29,10 +29,15 @@ def held_out_line(errors: Sequence[float]) -> str:
 
 def doubts(errors: Sequence[float]) -> tuple[str, ...]:
     """Warn in one sentence of a poor calibration; nothing where it is good or unknown."""
-    if not errors or float(np.median(np.abs(errors))) <= LIMIT:
+    if not poor(errors):
         return ()
     return (
-        f"the calibration of this machine is poor: {held_out_line(errors)}; `commsched validate`"
-        f" asks for a median of at most {LIMIT:.0%}; calibrate again with nothing else running,"
-        " or with more --seconds",
+        f"the calibration of this machine is poor: median error {np.median(np.abs(errors)):.1%} of"
+        f" {count(len(errors), 'held-out exchange')}, above {LIMIT:.0%}; calibrate again with"
+        " nothing else running, or longer",
     )
+
+
+def poor(errors: Sequence[float]) -> bool:
+    """Tell whether a calibration's held-out errors are known, and too large."""
+    return bool(errors) and float(np.median(np.abs(errors))) > LIMIT
