@@ -128,6 +128,9 @@ def test_the_break_even_lies_between_rates_that_pay_and_rates_that_do_not():
     assert min(row["port_bits_per_second"] for row in above) < answer * 1.05
     assert all(row["saved_share"] > 0.05 for row in below)
     assert all(row["saved_share"] <= 0.05 for row in above)
+    for column in ("lossless_seconds", "allowed_seconds"):  # no faster port has a slower plan
+        by_rate = [row[column] for row in rows]
+        assert by_rate == sorted(by_rate, reverse=True)
     with pytest.raises(cs.CommschedError, match="several nodes"):
         cs.break_even("lstm", cs.Machine("p3.16xlarge", nodes=1), allow="fp16")
     with pytest.raises(cs.CommschedError, match="needs --allow"):

@@ -45,11 +45,11 @@ def _main(argv: Sequence[str] | None) -> int:
             unknown = ", ".join(map(repr, more))
             said = f"{unknown}: not understood; see 'commsched {words[0]} --help'"
             sys.exit(_report(CommschedError(said)))
-        said = "interrupted"
         if words[0] != "machine":  # which may change a machine's file in place
             check_output(parsed)
         if not parsed.of_all_ranks and _one_of_many() and not _first(words[0]):
             return 0
+        said = "interrupted"
         status = parsed.run(parsed)
         sys.stdout.flush()
         return int(status or 0)

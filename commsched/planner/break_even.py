@@ -1,21 +1,29 @@
 """The bandwidth at which compressing stops to pay: plans at many rates of a node's port."""
 
-from collections.abc import Callable, Iterator
+from bisect import bisect
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from math import sqrt
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from commsched.errors import CommschedError, TooLittleTime
 from commsched.machine.change import changed
+from commsched.machine.model import Machine
 from commsched.machine.ports import Reach, reach
+from commsched.plan.model import Plan
 from commsched.planner.families import lossy, plan_with_verdict
 from commsched.planner.request import Request
+from commsched.planner.search.timing import iteration
 from commsched.text_table import table
 from commsched.units import bits, seconds, significant
 
 LEAST, MOST = 1e7 / 8, 1e13 / 8  # B/s of a port, the rates that are looked at
 NEAR = 1.05  # ratio of the rates between which the answer lies, at the end
 RATES = 20  # at which plans are made, about
+
+LENGTH = attrgetter("iteration")
 
 Progress = Callable[[str], None]
 
@@ -31,6 +39,13 @@ class RateRow(NamedTuple):
     def saved(self) -> float:
         """The share of the lossless iteration that compressing saves."""
         return 1 - self.allowed / self.exact
+
+
+class _Best(NamedTuple):
+    """The best plans at one rate of a port."""
+
+    exact: Plan
+    allowed: Plan
 
 
 class BreakEven(NamedTuple):
@@ -82,33 +97,24 @@ def break_even(request: Request, gain: float = 0.01, say: Progress | None = None
     """Find the port at which the allowed codecs save `gain` of the best lossless iteration.
 
     The rate doubles or halves from the machine's own until the answer is between two rates, which
-    are then halved in turn. Iterations at each rate are those of `plan`; `time_limit` is for all
-    together. Raises TooLittleTime if it ends before there is a plan at some rate.
+    are then halved in turn. Iterations at each rate are those of `plan`, or of a plan found at
+    a slower rate if that one is faster; `time_limit` is for all together. Raises TooLittleTime if
+    it ends before there is a plan at some rate.
     """
     found = check_break_even(request)
     if request.time_limit is not None:
         request = replace(request, time_limit=request.time_limit / RATES)
-    rows: dict[float, RateRow] = {}
-
-    def saves(port: float) -> bool:
+    rates: dict[float, _Best] = {}
+    port: float | None = found.per_node / (found.ports or 1)
+    while port is not None:
         if say is not None:
             say(f"plans at {bits(port)}")
-        rows[port] = _row(request, port)
-        return rows[port].saved > gain
-
-    port = found.per_node / (found.ports or 1)
-    paid = saves(port)
-    for other in _outwards(port, 2.0 if paid else 0.5):
-        before, port = port, other
-        if saves(port) != paid:
-            break
-    else:
-        return BreakEven(lossy(request), gain, None, tuple(sorted(rows.values())))
-    low, high = sorted((before, port))
-    while high / low > NEAR:
-        middle = sqrt(low * high)
-        low, high = (middle, high) if saves(middle) else (low, middle)
-    return BreakEven(lossy(request), gain, sqrt(low * high), tuple(sorted(rows.values())))
+        near = _neighbours(sorted(rates), port)
+        rates[port] = _plans(request, port, [plan for rate in near for plan in rates[rate]])
+        _carry(request, rates, port)
+        rows = [_row(port, rates[port]) for port in sorted(rates)]
+        port, answer = _next(rows, gain)
+    return BreakEven(lossy(request), gain, answer, tuple(rows))
 
 
 def check_break_even(request: Request) -> Reach:
@@ -121,20 +127,55 @@ def check_break_even(request: Request) -> Reach:
     return found
 
 
-def _outwards(port: float, factor: float) -> Iterator[float]:
-    while LEAST <= port * factor <= MOST:
-        port *= factor
-        yield port
+def _next(rows: Sequence[RateRow], gain: float) -> tuple[float | None, float | None]:
+    """Return the next rate to look at, or None and the answer; rows by rate."""
+    paid = [place for place, row in enumerate(rows) if row.saved > gain]
+    if not paid:
+        lower = rows[0].port / 2
+        return (lower, None) if lower >= LEAST else (None, None)
+    if paid[-1] == len(rows) - 1:
+        higher = rows[-1].port * 2
+        return (higher, None) if higher <= MOST else (None, None)
+    low, high = rows[paid[-1]].port, rows[paid[-1] + 1].port
+    middle = sqrt(low * high)
+    return (middle, None) if high / low > NEAR else (None, middle)
 
 
-def _row(request: Request, port: float) -> RateRow:
-    """Plan at a rate of the port; wider families never have slower plans."""
-    on = changed(request.machine, [f"nic={8 * port:.6g} bit/s"])
-    plan, interrupted = plan_with_verdict(replace(request, machine=on, report=None))
-    if interrupted:
+def _neighbours(rates: Sequence[float], port: float) -> Sequence[float]:
+    """Return the rates just below and above a port's."""
+    place = bisect(rates, port)
+    return rates[max(place - 1, 0) : place + 1]
+
+
+def _plans(request: Request, port: float, others: Sequence[Plan]) -> _Best:
+    """Plan at a rate of the port; the plans of other rates are compared, too."""
+    on = _machine(request, port)
+    moved = [replace(plan, machine=on, alternatives=()) for plan in dict.fromkeys(others)]
+    found = plan_with_verdict(replace(request, machine=on, report=None), others=moved)
+    if found.interrupted:
         raise KeyboardInterrupt
-    iterations = {one.family: one.iteration for one in plan.alternatives}
-    exact = [iterations[name] for name in ("dense", "lossless") if name in iterations]
+    exact = [found.best[name] for name in ("dense", "lossless") if name in found.best]
     if not exact:
         raise TooLittleTime("--break-even: no plans were compared within --time-limit; give more")
-    return RateRow(port, min(exact), min([*exact, iterations.get("allowed", exact[0])]))
+    least = min(exact, key=LENGTH)
+    return _Best(least, min(least, found.best.get("allowed", least), key=LENGTH))
+
+
+def _carry(request: Request, rates: dict[float, _Best], port: float) -> None:
+    """Use what was found at a port at the next faster ones, as long as it is the best there."""
+    for slow, fast in pairwise(rate for rate in sorted(rates) if rate >= port):
+        on = _machine(request, fast)
+        moved = (replace(plan, machine=on, alternatives=()) for plan in rates[slow])
+        priced = (replace(plan, iteration=iteration(plan)) for plan in moved)
+        best = _Best(*(min(pair, key=LENGTH) for pair in zip(rates[fast], priced, strict=True)))
+        if best == rates[fast]:
+            return
+        rates[fast] = best
+
+
+def _machine(request: Request, port: float) -> Machine:
+    return changed(request.machine, [f"nic={8 * port:.6g} bit/s"])
+
+
+def _row(port: float, best: _Best) -> RateRow:
+    return RateRow(port, best.exact.iteration, best.allowed.iteration)

@@ -1,7 +1,8 @@
 """Plans of one request by wider and wider families of methods, and what each gains."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from commsched.coding.registry import CODECS
@@ -66,22 +67,26 @@ class Planned(NamedTuple):
 
     plan: Plan
     interrupted: bool
+    best: Mapping[str, Plan] = MappingProxyType({})  # of each family that was compared
 
 
-def plan_with_verdict(request: Request, planner: str = DEFAULT) -> Planned:
+def plan_with_verdict(
+    request: Request, planner: str = DEFAULT, others: Sequence[Plan] = ()
+) -> Planned:
     """Plan, and compare with the best plans of narrower and wider families of methods.
 
     The plan of a family is the best one that any search has found in it: no wider family has a
     slower one. A search starts from the best plan of the families inside its own; dense values
     need none if the best lossless plan is dense. Of plans that differ by NOTHING that of the
     narrowest family counts. `time_limit` is for all together. Ctrl-C ends the comparison: the best
-    plan so far that the request allows is returned.
+    plan so far that the request allows is returned. others: plans of the request that somebody else
+    has made; they are compared, too.
     """
     request = checked(request, planner)
     compared = request.strategy not in FRAMES and request.machine.size > 1
     if not (compared and searches(request)):
         return Planned(make_plan(request, planner), interrupted=False)
-    chain = _Chain(request, planner)
+    chain = _Chain(request, planner, others)
     try:
         chain.run()
         return chain.result()
@@ -130,9 +135,10 @@ def _fastest(request: Request) -> str:
 class _Chain:
     """The plans made so far."""
 
-    def __init__(self, request: Request, planner: str) -> None:
+    def __init__(self, request: Request, planner: str, others: Sequence[Plan]) -> None:
         self.request = request
         self.planner = planner
+        self.others = others
         self.families = list(families(request))
         self.asked: list[Family] = []  # those that were searched
         self.tables = PriceTables()
@@ -155,6 +161,8 @@ class _Chain:
         ends = [until(limit and limit * k / count) for k in range(1, count + 1)]
         if self.planner != DEFAULT:
             self._add(self._theirs())
+        for plan in self.others:
+            self._add(plan)
         for family, over in zip((lossless, dense, *lossy), ends, strict=True):
             best = self._best(family)
             if best is None or not self._certain(family, best):
@@ -264,13 +272,20 @@ class _Chain:
                 problem = Problem(self.own.request, tables=self.tables)
                 plan = with_reasons(plan, chosen.found.placed, problem)
         plan = accepted(self.request, replace(plan, alternatives=tuple(self._rows())))
-        return Planned(plan, self.interrupted)
+        best = {family.name: one.plan for family, one in self._compared()}
+        return Planned(plan, self.interrupted, best)
+
+    def _compared(self) -> Iterator[tuple[Family, Known]]:
+        """The best plan of each family searched."""
+        for family in self.families:
+            best = self._best(family) if family in self.asked else None
+            if best is not None:
+                yield family, best
 
     def _rows(self) -> Iterator[Alternative]:
         """The plan of the planner that was asked for, and the best one of each family searched."""
         if self.planner != DEFAULT and self.known[0].told is not None:
             yield self.known[0].told
-        for family in self.families:
-            best = self._best(family) if family in self.asked else None
-            if best is not None and best.told is not None:
+        for family, best in self._compared():
+            if best.told is not None:
                 yield replace(best.told, family=family.name, allow=lossy(family.request))
