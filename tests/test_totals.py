@@ -9,17 +9,20 @@ import numpy as np
 import pytest
 
 from commsched.cli.main import main
+from commsched.machine import file as machine_file
 from commsched.net import file as net_file
 from commsched.plan import file as plan_file
 from commsched.planner.search.timing import iteration
 from commsched.plot.html import page_data
 from commsched.program.registry import STRATEGIES
-from commsched.simulate.engine import simulate
-from commsched.simulate.report import report
+from commsched.simulate.engine import STEPS, simulate
+from commsched.simulate.report import lines, report
+from commsched.timeline.compare import compare
 from commsched.timeline.cycles import totals
 from commsched.timeline.file import read, write
 from commsched.timeline.header import Measured, Predicted
 from commsched.timeline.model import Span, Timeline
+from commsched.timeline.report import comparison_table
 from commsched.timeline.totals import median
 from tests.support.small_plans import (
     graph,
@@ -54,6 +57,21 @@ def made(name, jitter=0.0):
 
 def numbers(found):
     return [median(getattr(found, what)) for what in NUMBERS]
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.3])
+def test_an_iteration_that_is_not_the_plan_s_says_why(jitter, tmp_path, capsys):
+    where = [str(tmp_path / f"{name}.json") for name in ("machine", "net", "plan")]
+    machine_file.write(where[0], machine(2, 2, jitter=jitter))
+    net_file.write(where[1], graph([3000, 40000]))
+    assert main(["plan", where[1], "--machine", where[0], "-o", where[2]]) == 0
+    assert ("(median of 9 steps with jitter)" in capsys.readouterr().out) == bool(jitter)
+    of_plan = plan_file.read(where[2])
+    usual, more = (report(simulate(of_plan, steps + 1)) for steps in (STEPS, 3 * STEPS))
+    assert usual["iteration_median_seconds"] == pytest.approx(of_plan.iteration, rel=1e-9)
+    assert usual["plan_iteration_seconds"] is None
+    assert more["plan_iteration_seconds"] == (of_plan.iteration if jitter else None)
+    assert any("is the median of 9 steps" in line for line in lines(more)) == bool(jitter)
 
 
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in CYCLES])
@@ -218,3 +236,19 @@ def test_iterations_sum_to_the_time_that_passes_where_ranks_are_slow_in_turn(wai
     assert sum(prediction.iterations[1:]) == pytest.approx(passed, rel=1e-9)
     assert np.mean(found.iteration) == pytest.approx(passed / 28, rel=0.05)
     assert np.diff(prediction.starts[1:], axis=0).max(axis=1).sum() > 1.05 * passed
+
+
+@pytest.mark.parametrize("data", [0.0, 1e-3])
+def test_seconds_that_a_training_measures_apart_are_found_in_the_prediction(data, tmp_path):
+    net = replace(graph([3000, 40000]), data=data)
+    write(tmp_path / "p.json", simulate(plan(net, machine(), ["ring+dense"]), 4).timeline())
+    predicted = read(tmp_path / "p.json")
+    other = {"forward/l1": "data", "backward/l1": "optimizer"}
+    names = tuple(other.get(name, name) for name in predicted.names)
+    found = compare(predicted, replace(predicted, header=Measured(), names=names))
+    assert set(found.only_measured) == {"data", "optimizer"}
+    where = {"optimizer": "the apply of the launches"}
+    where |= {"data": "the forward of l0"} if data else {}
+    assert dict(found.within) == where
+    assert "optimizer in the apply of the launches" in comparison_table(found)
+    assert ("data in the forward of l0" in comparison_table(found)) == bool(data)

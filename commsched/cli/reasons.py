@@ -5,6 +5,7 @@ from commsched.planner.reasons.margin import margin_interval
 from commsched.planner.reasons.verdict import lines as verdict
 from commsched.planner.search.encoding import elsewhere
 from commsched.simulate import native
+from commsched.simulate.engine import STEPS
 from commsched.units import nbytes, seconds
 
 HEADER = (
@@ -109,6 +110,8 @@ def quality(plan: Plan) -> str:
     if not plan.iteration:
         return ""
     text = f"iteration {seconds(plan.iteration)}"
+    if not plan.machine.even:
+        text += f" (median of {STEPS - 1} steps with jitter)"
     if not plan.bound:
         return text
     gap = max(plan.iteration / plan.bound - 1.0, 0.0)

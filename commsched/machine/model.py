@@ -330,6 +330,11 @@ class Machine:
         """Seconds of a task while the other ranks sleep, over its seconds while all do the same."""
         return min(1.0, self.cores / max(self.ranks_of_node)) if self.cores else 1.0
 
+    @property
+    def even(self) -> bool:
+        """Whether all steps compute equally long."""
+        return self.jitter == 0.0 and not self.stalls
+
     @cached_property
     def derived(self) -> dict[object, object]:
         """What was derived from the machine, by key: other views of it, places of its groups."""

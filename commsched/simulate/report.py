@@ -7,6 +7,7 @@ import numpy as np
 from commsched.machine.trust import errors_of
 from commsched.plan.model import Plan
 from commsched.program.registry import STRATEGIES
+from commsched.simulate.engine import STEPS
 from commsched.simulate.native import sentence
 from commsched.simulate.result import Prediction
 from commsched.timeline.spread import interval, interval_data, interval_lines
@@ -26,6 +27,7 @@ def report(prediction: Prediction) -> dict[str, Any]:
         "ranks": plan.machine.size,
         "strategy": plan.strategy,
         "native": sentence(plan),
+        "plan_iteration_seconds": _of_plan(prediction),
         **totals_data(prediction.totals),
         **interval_data(interval(prediction.totals, errors_of(plan.machine))),
         "experts": _experts(plan),
@@ -42,6 +44,12 @@ def report(prediction: Prediction) -> dict[str, Any]:
         "fits": memory.total <= limit,
         "warnings": list(prediction.warnings),
     }
+
+
+def _of_plan(prediction: Prediction) -> float | None:
+    """Return the plan's own iteration, if it is the median of other steps than these."""
+    plan, others = prediction.plan, prediction.totals.counted != STEPS - 1
+    return plan.iteration if plan.iteration and others and not plan.machine.even else None
 
 
 def _experts(plan: Plan) -> dict[str, float] | None:
@@ -64,6 +72,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     shown = "unknown" if activations is None else nbytes(activations)
     text = [
         *totals_lines(found),
+        *_plan_lines(found),
         *interval_lines(found),
         *_path_lines(found),
         f"memory per rank: {nbytes(memory['total'])} of {nbytes(found['memory_limit_bytes'])}"
@@ -87,6 +96,14 @@ def lines(found: dict[str, Any]) -> list[str]:
             why = "every rank of data parallelism holds the whole model"
         text.append(f"warning: this does not fit the device's memory: {why}")
     return text
+
+
+def _plan_lines(found: dict[str, Any]) -> list[str]:
+    """Say why the iteration is not the one that the plan has."""
+    planned = found["plan_iteration_seconds"]
+    if planned is None:
+        return []
+    return [f"the plan's iteration, {seconds(planned)}, is the median of {STEPS - 1} steps"]
 
 
 def _path_lines(found: dict[str, Any]) -> list[str]:

@@ -103,7 +103,18 @@ class Prediction:
                 for name, part in made.items()
             },
             residuals=errors_of(machine),
+            within=self._within,
         )
+
+    @property
+    def _within(self) -> dict[str, str]:
+        """Say where the seconds are that a training of PyTorch measures as spans of their own."""
+        found = {}
+        if any(p.op.kind is Kind.APPLY for p in self.placed):
+            found["optimizer"] = "the apply of the launches"
+        if self.plan.net.data:
+            found["data"] = f"the forward of {self.plan.net.layers[0].name}"
+        return found
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -70,6 +70,7 @@ class Comparison:
     operations: tuple[Operation, ...]  # in program order
     only_predicted: tuple[str, ...]
     only_measured: tuple[str, ...]
+    within: tuple[tuple[str, str], ...]  # of these, where the prediction has their seconds
     clock_uncertainty: float  # s
     warnings: tuple[str, ...]
     interval: Interval | None  # of the predicted iteration; None: both sides are measured
@@ -93,6 +94,8 @@ def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Com
     uncertainty = max(predicted.clock_uncertainty, measured.clock_uncertainty)
     found = [totals(t, skip_first) for t, _ in sides]
 
+    only_measured = tuple(name for name in m.index if name not in p.index)
+
     def both(values: Sequence[Sequence[float]]) -> PredictedAndMeasured:
         return PredictedAndMeasured(*(float(median(side) or 0.0) for side in values))
 
@@ -110,7 +113,10 @@ def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Com
         ),
         operations=tuple(_operations(p, m, uncertainty)),
         only_predicted=tuple(name for name in p.index if name not in m.index),
-        only_measured=tuple(name for name in m.index if name not in p.index),
+        only_measured=only_measured,
+        within=tuple(
+            pair for pair in predicted.prediction.within.items() if pair[0] in only_measured
+        ),
         clock_uncertainty=uncertainty,
         warnings=(
             *predicted.warnings,

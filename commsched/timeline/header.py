@@ -65,6 +65,8 @@ class Predicted(Header, frozen=True, kw_only=True, omit_defaults=True):
     exchanges: dict[str, tuple[Microseconds, Microseconds]] = {}
     # (predicted - measured) / measured of iterations that the machine's calibration held out
     residuals: tuple[RelativeError, ...] = ()
+    # what a run may measure apart, such as "data" -> which predicted operations have its seconds
+    within: Mapping[str, str] = {}
     totals: Totals | None = None  # over all ranks, if the file holds the spans of some of them
 
 

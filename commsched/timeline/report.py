@@ -42,6 +42,9 @@ def comparison_table(c: Comparison, limit: int | None = None) -> str:
     for what, names in zip(c.sides, (c.only_predicted, c.only_measured), strict=True):
         if names:
             lines += ["", f"only {what}: {_listed(names)}"]
+    if c.within:
+        where = ", ".join(f"{name} in {operations}" for name, operations in c.within)
+        lines.append(f"the prediction has these seconds in other operations: {where}")
     if any(o.below_clock for o in c.operations):
         bound = units.seconds(c.clock_uncertainty)
         lines += ["", f"* shorter than the clocks' uncertainty of {bound}"]
@@ -172,6 +175,7 @@ def comparison_data(c: Comparison) -> dict[str, Any]:
         ],
         "only_predicted": list(c.only_predicted),
         "only_measured": list(c.only_measured),
+        "within": dict(c.within),
         "clock_uncertainty_seconds": units.significant(c.clock_uncertainty),
         "warnings": list(c.warnings),
     }

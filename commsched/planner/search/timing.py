@@ -18,6 +18,5 @@ def iteration(plan: Plan, known: Known | None = None) -> float:
 
 def predicted(plan: Plan, known: Known | None = None) -> Prediction:
     """Simulate the steps of which an iteration is the median, and the one that ends the last."""
-    even = plan.machine.jitter == 0.0 and not plan.machine.stalls
-    steps = 2 if even else STEPS
+    steps = 2 if plan.machine.even else STEPS
     return simulate(plan, steps=steps + 1, known=known)
