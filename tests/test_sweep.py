@@ -17,6 +17,7 @@ from commsched.net import file as net_file
 from commsched.planner.request import Request
 from commsched.planner.search.bound import lower_bound
 from commsched.planner.search.problem import BASELINES, Problem
+from commsched.plot.study import StudyPicture, draw
 from commsched.plot.study_columns import break_evens, front
 from commsched.study import rows
 from commsched.study.cells import Cell, product_of, read
@@ -229,7 +230,7 @@ def test_a_table_is_drawn_as_lines_map_and_front(tmp_path, capsys):
     assert {"p3.16xlarge", "summit", "step in ms", "Gbit/s of a node's port"} <= set(lines)
     assert {"1", "10", "400"} <= set(lines)
     # Without topk all-topk has no plan, and ddp-25mb is the same with topk: one line.
-    assert set(lines[-2:]) == {"ddp-25mb", "all-topk, topk"}
+    assert set(lines[-2:]) == {"ddp-25mb, lossless = ddp-25mb, topk", "all-topk, topk"}
     some = ("--where", "allow=topk")
     steps = {
         f"{row['step_seconds'] * 1e3:.3g}"
@@ -252,17 +253,31 @@ def test_a_table_is_drawn_as_lines_map_and_front(tmp_path, capsys):
         assert re.search(sentence, capsys.readouterr().err)
 
 
-def test_a_break_even_lies_where_the_saved_share_crosses_one_percent():
-    def at(x, allow, step):
-        axes = dict.fromkeys(
-            ("net", "machine", "planner", "method", "strategy", "set", "compute"), ""
-        )
-        return {**axes, "allow": allow, "port_bits_per_second": x * 1e9, "step_seconds": step}
+def at(x, allow, step, net=""):
+    axes = dict.fromkeys(("machine", "planner", "method", "strategy", "set", "compute"), "")
+    found = {**axes, "net": net, "allow": allow}
+    return {**found, "port_bits_per_second": x * 1e9, "step_seconds": step}
 
+
+def test_a_break_even_lies_where_the_saved_share_crosses_one_percent():
     plain = [at(1, "", 1.0), at(100, "", 1.0)]
     ((row, x),) = break_evens([*plain, at(1, "fp16", 0.98), at(100, "fp16", 1.0)], "bandwidth")
     assert (row["allow"], x) == ("fp16", pytest.approx(10.0))
     assert not list(break_evens([*plain, at(1, "fp16", 0.9), at(100, "fp16", 0.9)], "bandwidth"))
+
+
+def test_lines_upon_each_other_are_named_together(tmp_path):
+    table = [at(x, allow, 1.0, "still") for x in (1, 9) for allow in ("", "fp16", "topk")]
+    draw(table, tmp_path / "one.svg", StudyPicture(lines=("allow",)))
+    assert texts(tmp_path / "one.svg")[-1] == "lossless = fp16 = topk"
+    saved = {"": (1.0, 1.0), "fp16": (0.9, 1.0), "topk": (0.9, 1.0)}
+    moves = [at(x, name, saved[name][x > 1], "moves") for x in (1, 9) for name in saved]
+    draw(moves, tmp_path / "two.svg", StudyPicture(lines=("allow",), break_even=True))
+    assert texts(tmp_path / "two.svg")[-2:] == ["lossless", "fp16 = topk"]
+    moves = [{**row, "step_seconds": x} for x, row in enumerate(moves)]
+    draw(table + moves, tmp_path / "all.svg", StudyPicture(lines=("allow",)))
+    assert texts(tmp_path / "all.svg")[-3:] == ["lossless", "fp16", "topk"]
+    assert texts(tmp_path / "all.svg").count("lossless = fp16 = topk") == 1  # in its panel
 
 
 def test_a_front_has_what_nothing_else_is_better_than():

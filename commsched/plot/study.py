@@ -34,6 +34,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 MARKERS = "osD^vPX"  # of another number than the colours: looks repeat late
 DASHES = ("-", "--", "-.", ":")
 INCH = 72.0  # pt
+SAME = " = "  # between the names of lines that lie upon each other
 LETTER = 0.58  # width of a letter, in sizes of the font
 
 
@@ -106,8 +107,10 @@ class _Drawing:
                 f" {self.facets[-1]}={text_of(rows[0], self.facets[-1])}"
             )
         # By all rows of the table: a line keeps its colour in pictures of some of them.
-        self.labels = list(dict.fromkeys(self.label(one, self.lines) for one in every))
-        self.labels = self._unlike()
+        groups = self._alike(list(dict.fromkeys(self.label(one, self.lines) for one in every)))
+        self.names = {group[0]: SAME.join(group) for group in groups}
+        self.labels = list(self.names)
+        self.place = {label: place for place, group in enumerate(groups) for label in group}
 
     def _differing(self, known: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
         """Return the columns that differ between rows of the same axes and `known` columns."""
@@ -122,17 +125,13 @@ class _Drawing:
                 kept.append(name)
         return tuple(kept)
 
-    def _unlike(self) -> list[str]:
-        """Return the labels, once of lines that are alike everywhere."""
+    def _alike(self, labels: Sequence[str]) -> list[list[str]]:
+        """Group the labels of lines that are alike everywhere."""
         seen: dict[str, dict[tuple[Any, ...], Any]] = {}
         for one in self.rows:
             place = *(text_of(one, name) for name in self.facets), value_of(one, self.wanted.x)
             seen.setdefault(self.label(one, self.lines), {})[place] = value_of(one, self.wanted.y)
-        kept: list[str] = []
-        for label in self.labels:
-            if not any(seen.get(label) == seen.get(other) for other in kept):
-                kept.append(label)
-        return kept
+        return _grouped({label: seen.get(label, {}) for label in labels})
 
     def _distinct(self, names: Sequence[str]) -> list[str]:
         """Return the texts of some columns together, in the order of the table."""
@@ -142,8 +141,7 @@ class _Drawing:
     def label(row: Row, names: Sequence[str]) -> str:
         """Name a row by some columns."""
         texts = [shown_of(row, name) for name in names]
-        found = ", ".join(text for text in texts if text != "-")
-        return found or ("lossless" if "allow" in names else "-" * bool(names))
+        return ", ".join(text for text in texts if text != "-") or "-" * bool(names)
 
     def draw(self, path: str | Path) -> None:
         """Draw all panels with one legend."""
@@ -177,7 +175,7 @@ class _Drawing:
             title = wanted.title or (KNOWN[wanted.value].label if wanted.value else "")
             if title:
                 figure.suptitle(title, fontsize=self.font + 1)
-            if len(handles) > 1:
+            if any(handles):
                 self._legend(below, handles)
 
     def _place(self, row: Row) -> tuple[str, str]:
@@ -190,8 +188,8 @@ class _Drawing:
 
     def _foot(self) -> float:
         """Return the height of the legend, in."""
-        names = [*self.labels, "nothing is better"] if self.wanted.pareto else self.labels
-        if self.wanted.value or len(names) < 2:
+        names = [*self.names.values(), *["nothing is better"] * bool(self.wanted.pareto)]
+        if self.wanted.value or not any(names):
             return 0.0
         return (0.5 - (-len(names) // self._columns(names))) * 1.5 * self.font / INCH
 
@@ -201,11 +199,12 @@ class _Drawing:
         return max(1, min(len(names), int(self.wanted.width / longest)))
 
     def _legend(self, figure: SubFigure, handles: Mapping[str, Any]) -> None:
+        names = [self.names.get(label, label) for label in handles]
         figure.legend(
             handles.values(),
-            handles.keys(),
+            names,
             loc="center",
-            ncols=self._columns(list(handles)),
+            ncols=self._columns(names),
             frameon=False,
             fontsize=self.font,
             handlelength=2.2,
@@ -221,7 +220,7 @@ class _Drawing:
         return self._front(panel, rows) if self.wanted.pareto else self._curves(panel, rows)
 
     def _look(self, label: str) -> dict[str, Any]:
-        place = self.labels.index(label)
+        place = self.place[label]
         return {
             "color": COLOURS[place % len(COLOURS)],
             "marker": MARKERS[place % len(MARKERS)],
@@ -232,7 +231,7 @@ class _Drawing:
 
     def _curves(self, panel: Axes, rows: Sequence[Row]) -> dict[str, Any]:
         """Draw y over x, a line for each of what differs."""
-        wanted, handles = self.wanted, {}
+        wanted, handles, lines = self.wanted, {}, {}
         ticks = self._ticks(panel, wanted.x)
         for label in self.labels:
             points = sorted(
@@ -241,7 +240,11 @@ class _Drawing:
                 if self.label(one, self.lines) == label
             )
             if points:
+                lines[label] = points
                 (handles[label],) = panel.plot(*zip(*points, strict=True), **self._look(label))
+        hidden = [SAME.join(same) for same in _grouped(lines) if len(same) > 1]
+        if hidden:  # in this panel only
+            panel.set_title("\n".join(hidden), loc="right", fontsize=self.font - 1, y=0.02)
         self._from_zero(panel, rows)
         panel.grid(axis="y", linewidth=0.3, color="#CCCCCC")
         if wanted.break_even:
@@ -335,6 +338,18 @@ class _Drawing:
         """Begin the axis at 0, and leave room for whole markers above the largest value."""
         most = max((value_of(one, self.wanted.y) for one in rows), default=0)
         panel.set_ylim(0, 1.06 * most or None)
+
+
+def _grouped(values: Mapping[str, Any]) -> list[list[str]]:
+    """Group the keys of equal values, in their order."""
+    found: list[list[str]] = []
+    for key, value in values.items():
+        same = next((group for group in found if values[group[0]] == value), None)
+        if same is None:
+            found.append([key])
+        else:
+            same.append(key)
+    return found
 
 
 def _shown(value: Any) -> str:

@@ -68,6 +68,8 @@ def text_of(row: Row, name: str) -> str:
 def shown_of(row: Row, name: str) -> str:
     """Return a value as a legend shows it, with its unit."""
     text, unit = text_of(row, name), KNOWN[name].unit
+    if name == "allow" and text == "-":
+        return "lossless"
     return f"{text} {unit}" if unit and text != "-" else text
 
 
