@@ -175,7 +175,10 @@ def test_two_plans_of_one_net_share_the_time_axis_and_other_nets_are_refused(fig
     longer = other_plan(training(buckets=3, slower=0.5))
     figure, _ = figure_of([longer, short], names=("dense", "fp16"), title="mine")
     said = [text.get_text() for text in figure.findobj(Text)]
-    assert {"dense, rank 0", "mine", f" {view.view(short, 1).length * 1e3:.2f} ms"} <= set(said)
+    lasted = [f" step {measure.iteration_seconds(t)[1] * 1e3:.2f} ms" for t in (longer, short)]
+    steps = [text for text in said if text.startswith(" step ")]
+    assert sorted(steps) == sorted(lasted)  # each side once
+    assert {"dense, rank 0", "mine"} <= set(said)
     assert any(text.startswith("fp16, rank 0, first of 4 alike") for text in said)
     assert figure.axes[0].get_xlim()[1] == pytest.approx(view.view(longer, 1).length * 1e3, rel=0.1)
     huge = replace(short, header=header_from_data("predicted", {"net": "huge"}))
@@ -202,6 +205,18 @@ def test_bars_tell_method_and_bytes_where_they_fit(figure_of):
     said = [text.get_text() for text in figure.findobj(Text)]
     assert any(text.startswith("b2: ring+fp16, ") and text.endswith("MB") for text in said)
     assert "b1/between/exchange" in said
+
+
+def test_the_title_tells_the_drawn_step_from_the_median(tmp_path):
+    t = training(buckets=3)
+    t.start[t.step > 2] += 1e-3  # step 2 is longer
+    t.end[t.step > 2] += 1e-3
+    timeline.draw([t], tmp_path / "t.svg", step=2)
+    text = (tmp_path / "t.svg").read_text()
+    steps = measure.iteration_seconds(t) * 1e3
+    assert f"step 2 ({steps[2]:.2f} ms predicted)" in text
+    assert f"iteration {np.median(steps[1:3]):.2f} ms predicted" in text
+    assert steps[2] > steps[1] + 0.9
 
 
 def test_of_many_ranks_the_telling_ones_are_drawn_and_named_so(tmp_path):

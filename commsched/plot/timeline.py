@@ -223,7 +223,9 @@ def _draw_axes(axes: Axes, layout: Layout, style: Style, lane: float) -> None:
     axes.xaxis.set_major_locator(
         MaxNLocator(max(3, int(width * 8 / style.font)), steps=[1, 2, 5, 10])
     )
-    axes.set_xlabel("ms since the step began", fontsize=AXIS * style.font, labelpad=2)
+    axes.set_xlabel(
+        "ms since the first rank began the step", fontsize=AXIS * style.font, labelpad=2
+    )
     axes.tick_params(labelsize=AXIS * style.font, length=2.5, pad=2)
     axes.grid(axis="x", color="#dddddd", linewidth=0.5)
     axes.set_axisbelow(True)
@@ -353,9 +355,12 @@ def _draw_steps(axes: Axes, layout: Layout, longest: float, font: float) -> None
         moments = [*side.begun.get(key[1], ()), *([side.length] * (side.length < 0.99 * longest))]
         at = np.array(moments) * 1e3
         axes.vlines(at, low, high, colors="black", linewidth=0.9, linestyle="dashed", zorder=MARKS)
-        if side.length < 0.9 * longest:
-            text = f" {side.length * 1e3:.2f} ms"
-            end = axes.text(side.length * 1e3, (low + high) / 2, text, fontsize=HEADING * font)
+    for head in {id(head.side): head for head in reversed(layout.heads)}.values():
+        side = head.side
+        if np.isfinite(side.iteration):  # said once, above its first rank
+            text = f" step {side.iteration * 1e3:.2f} ms"
+            where = "left" if side.length < 0.7 * longest else "right"
+            end = axes.text(side.length * 1e3, head.y, text, fontsize=HEADING * font, ha=where)
             end.set(va="center", zorder=MARKS)
 
 

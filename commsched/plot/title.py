@@ -25,12 +25,8 @@ def title_of(
     ranks = list(dict.fromkeys(map(drawn_ranks, sides, chosen)))
     if same_plan(sides):
         ranks = ranks[-1:]
-    steps = {v.step for v in views}
-    step = f"step {views[-1].step}"
-    if len(steps) > 1:
-        step = "steps " + " and ".join(f"{v.step} ({n})" for v, n in zip(views, names, strict=True))
     plan = f"plan {sides[-1].plan_hash[:12]}" if same_plan(sides) else ""
-    head = ", ".join(s for s in (on, " and ".join(ranks), plan, step) if s)
+    head = ", ".join(s for s in (on, " and ".join(ranks), plan, _drawn(views, names)) if s)
     found = [totals(side) for side in sides]
     if not all(side.counted for side in found):
         return head
@@ -41,6 +37,16 @@ def title_of(
     bare = " and ".join(f"{np.median(f.exposed) * 1e3:.2f}" for f in found)
     taken = " and ".join(dict.fromkeys(side.statistic for side in found))
     return f"{head}\niteration {said}; exposed communication {bare} ms ({taken})"
+
+
+def _drawn(views: Sequence[View], names: Sequence[str]) -> str:
+    """Say which steps are drawn, and how long each of them is by itself."""
+    found: dict[int, list[str]] = {}
+    for v, name in zip(views, names, strict=True):
+        lasted = f"{v.iteration * 1e3:.2f} ms " if np.isfinite(v.iteration) else ""
+        found.setdefault(v.step, []).append(lasted + name)
+    each = " and ".join(f"{step} ({', '.join(said)})" for step, said in found.items())
+    return f"step{'s' * (len(found) > 1)} {each}"
 
 
 def _apart(iterations: Sequence[float], sides: Sequence[Timeline]) -> str:

@@ -25,7 +25,8 @@ class View:
     kind: str
     step: int
     spans: Timeline  # cut to the step: other steps' spans only where they reach into it
-    length: float  # s, until the next step has begun everywhere
+    length: float  # s from the first begin on a rank until the next step has begun everywhere
+    iteration: float  # s of the step, see `iteration_seconds`; NaN for the last step
     exposed: Intervals  # s, by rank
     begun: Mapping[int, tuple[float, ...]]  # s, when other steps begin on each rank
 
@@ -52,6 +53,7 @@ def view(t: Timeline, step: int) -> View:
         step=step,
         spans=_moved(spans, origin, stop),
         length=stop - origin,
+        iteration=float(measure.iteration_seconds(t)[column]),
         exposed=Intervals(cut.group, cut.start - origin, cut.end - origin),
         begun={
             rank: tuple((row[keep] - origin).tolist())
