@@ -240,15 +240,9 @@ def _draw_lane(axes: Axes, lane: DrawnLane, points: float, font: float) -> None:
     stream = t.streams[lane.stream]
     looks = [colours.look(t.names[i], stream) for i in t.name]
     alpha = np.where(t.step == lane.side.step, 1.0, PALER).tolist()
-    end = lane.side.length * 1e3
-    background = [
-        (0, lane.y + 0.06),
-        (end, lane.y + 0.06),
-        (end, lane.y + 0.94),
-        (0, lane.y + 0.94),
-    ]
+    background = _boxes(np.zeros(1), np.array([lane.side.length]), lane.y)
     axes.add_collection(
-        PolyCollection([background], facecolors=BACK, linewidths=0, zorder=0.5), autolim=False
+        PolyCollection(list(background), facecolors=BACK, linewidths=0, zorder=0.5), autolim=False
     )
     wide = (t.end - t.start) * points > 2  # a white edge would swallow a narrow bar
     bars = PolyCollection(
