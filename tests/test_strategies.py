@@ -32,6 +32,7 @@ PARAMS = {
     "daso": {"batches": 6, "epochs": 3, "warmup": 1, "cooldown": 1, "gs": 2, "wait": 1},
     "shadow": {"every": 3, "lag": 2},
     "1f1b": {"near": "replicas"},
+    "tensor": {"sequence": 1},
     "3d": {"zero": 1, "recompute": 2},
     "local": {"variant": "chunked", "chunks": 1},
 }
@@ -43,7 +44,7 @@ every = pytest.mark.parametrize("name", list(STRATEGIES))
 @cache
 def made(name: str, shape: tuple[int, int]) -> Plan:
     net, on = graph([3000, 40008, 200, 25008]), machine(*shape, jitter=0.1)
-    net = mixture(net, zipf=0.5) if name == "expert" else shared(net)
+    net = mixture(net, zipf=0.5) if name == "expert" else shared(net, summed=840)
     params = dict(PARAMS.get(name, {}))
     size = on.size // shape[1] if "tensor" in STRATEGIES[name].parameters else on.size
     params |= {"expert": 2 - on.size % 2} if name == "expert" else {}

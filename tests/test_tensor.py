@@ -34,6 +34,21 @@ def test_activations_are_those_of_the_paper(ranks):
     assert kept == s * h * blocks * (10 + 24 / ranks + 5 * heads * s / (h * ranks))
 
 
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_activations_of_shared_tokens_are_those_of_the_paper(ranks):
+    """Korthikanti et al., 2022, equation 4: s b h l (34 + 5 a s / h) / t; all other work, too."""
+    whole = net_file.load("gpt3-13b")
+    net = cut_net(whole, ranks, sequence=True)
+    blocks, h, heads, s = 40, 5120, 40, 2048
+    kept = sum(layer.activation for layer in net.layers if layer.name.startswith("h."))
+    assert kept == s * h * blocks * (34 + 5 * heads * s / h) / ranks
+    for key in ("forward_flops", "backward_bytes"):
+        work = [sum(getattr(layer, key) for layer in each.layers) for each in (whole, net)]
+        assert work[1] * ranks == pytest.approx(work[0])
+    crossing = [layer.output or layer.activation for layer in net.layers if "proj" in layer.name]
+    assert set(crossing) == {2 * s * h / ranks}
+
+
 @pytest.mark.parametrize("zero", [0, 1])
 def test_a_step_sends_the_bytes_of_the_formula(zero):
     """4 l m 2 (T - 1) / T activations, 2 (D - 1) / D of the gradients, and the messages."""
@@ -46,6 +61,40 @@ def test_a_step_sends_the_bytes_of_the_formula(zero):
     own = sum(4 * launch.numel for launch in plan.launches if launch.name == "s0/b0")
     assert others == 2 * (1 / 2) * own
     assert {s.nbytes for s in step if s.name.startswith("send/")} == {4 * 700}
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_shared_tokens_send_the_bytes_of_the_formula(zero):
+    """5 l m 2 (T - 1) / T activations, 1 / T of each message, 2 (N - 1) / N of a sum over N."""
+    plan = made(tensor=2, pipeline=2, zero=zero, microbatches=3, sequence=1)
+    step = [s for s in simulate(plan, 3).timeline() if s.step == 1 and s.rank == 0]
+    sums = sum(s.nbytes for s in step if s.name.startswith("s0/t0/"))
+    assert sums == 2 * 3 * 5 * (1 / 2) * 4 * 700  # 2 pairs, half a block each; 3 microbatches
+    assert {s.nbytes for s in step if s.name.startswith("send/")} == {4 * 700 / 2}
+    parted, whole = (x for x in plan.launches if x.name in ("s0/b0", "s0/b1"))
+    assert [plan.net.tensors[p.tensor].axis for p in (*parted.pieces, *whole.pieces)] == [0, -1]
+    assert (parted.split, whole.split) == (2, 1)
+    for launch, ranks in ((parted, 2), (whole, 4)):
+        own = [s.nbytes for s in step if s.name.startswith(f"{launch.name}/")]
+        if zero:
+            assert sum(own) == 2 * (ranks - 1) / ranks * 4 * launch.numel
+        assert plan.group(launch).size == ranks
+
+
+def test_shared_tokens_keep_a_part_of_everything_and_of_the_optimizers_state():
+    plan, other = (made(tensor=2, pipeline=1, zero=1, sequence=k, optimizer="adam") for k in (1, 0))
+    memory, before = (STRATEGIES["3d"].memory(each) for each in (plan, other))
+    parted = sum(t.numel for t in plan.net.tensors.values() if t.axis >= 0)
+    whole = sum(t.numel for t in plan.net.tensors.values() if t.axis < 0)
+    assert memory.optimizer == 12 * (parted / 4 + whole / 8)
+    assert memory.activations == sum(x.activation for x in shared(graph(SIZES)).layers) / 2
+    assert memory.parameters == before.parameters
+
+
+def test_one_rank_shares_no_tokens():
+    plans = [made(tensor=1, pipeline=2, sequence=k) for k in (0, 1)]
+    assert plans[0].launches == plans[1].launches
+    assert plans[0].net == plans[1].net
 
 
 def test_equal_stages_take_the_time_of_the_paper():
@@ -126,6 +175,15 @@ def test_degrees_are_chosen_as_the_paper_says():
     assert tight.params["pipeline"] == 2
 
 
+def test_tokens_that_do_not_divide_are_refused():
+    net = shared(graph(SIZES), summed=701)
+    request = Request(net=net, machine=machine(1, 2), strategy="tensor", params={"sequence": 1})
+    with pytest.raises(
+        CommschedError, match=r"701 elements.* do not divide among 2 ranks; nearest: sequence=0"
+    ):
+        make_plan(request)
+
+
 @pytest.mark.parametrize(
     ("params", "said"),
     [
@@ -152,6 +210,47 @@ def test_what_cannot_be_cut_or_does_not_fit_is_refused():
     large = replace(whole, net=shared(whole.net), strategy="3d", memory=1e3)
     with pytest.raises(CommschedError, match=r"a rank needs .* nearest: (zero=1|--memory)"):
         make_plan(large)
+
+
+SUMMED = "ring+dense"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda x: [] if x.name == "s0/t0/gather" else [x], "other gathers of tokens than seq"),
+        (lambda x: [] if x.name == "s0/t0" else [x], "no launch that sums 700 activations"),
+        (
+            lambda x: [replace(x, method=SUMMED if x.name == "s0/t0" else x.method)],
+            "which sequence=1 cannot use",
+        ),
+        (
+            lambda x: [
+                replace(x, method=x.method.replace("-gather", "-gather-levels"))
+                if "t0" in x.name
+                else x
+            ],
+            "which sequence=1 cannot use",
+        ),
+        (lambda x: [replace(x, split=2)], "in the teams of one stage"),
+    ],
+)
+def test_plans_that_exchange_tokens_otherwise_are_refused(change, said):
+    plan = made(tensor=2, pipeline=2, sequence=1)
+    changed = tuple(made for launch in plan.launches for made in change(launch))
+    with pytest.raises(CommschedError, match=said):
+        STRATEGIES["3d"].lower(replace(plan, launches=changed), 0, {})
+
+
+def test_a_part_of_a_net_keeps_the_way_in_which_it_was_cut():
+    plan = made(tensor=2, pipeline=2, sequence=1)
+    again = Request(net=plan.net, machine=plan.machine, strategy="3d", params=plan.params)
+    assert make_plan(again).net == plan.net
+    other = replace(again, params={**plan.params, "sequence": 0})
+    with pytest.raises(CommschedError, match=r"made for sequence=1; nearest: sequence=1"):
+        make_plan(other)
+    with pytest.raises(CommschedError, match=r"2 ranks share the tokens .* but sequence is 0"):
+        STRATEGIES["3d"].lower(replace(plan, params={**plan.params, "sequence": 0}), 0, {})
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ NET, BATCH, STEPS = "gpt:8:2:2", 8, 3
 
 
 @cache
-def learned(tensor, pipeline, replicas, zero=0, recompute=0):
+def learned(tensor, pipeline, replicas, zero=0, recompute=0, sequence=0, mean=True):
     """The parameters after some steps, put together from all ranks, and the bytes sent."""
     parts = replicas * 2
     plan = make_plan(
@@ -28,10 +28,12 @@ def learned(tensor, pipeline, replicas, zero=0, recompute=0):
             net=profile_net(NETS[NET], BATCH // parts),
             machine=machine(1, tensor * pipeline * replicas),
             strategy="3d",
+            mean=mean,
             params={
                 "tensor": tensor,
                 "pipeline": pipeline,
                 "zero": zero,
+                "sequence": sequence,
                 "microbatches": 2,
                 "recompute": recompute,
                 "optimizer": "momentum",
@@ -66,6 +68,19 @@ def test_parameters_are_those_of_one_process_but_for_the_order_of_additions(degr
         np.testing.assert_allclose(many[name], values, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.parametrize("mean", [True, False])
+@pytest.mark.parametrize(
+    ("degrees", "more"),
+    [((2, 1, 1), {}), ((2, 2, 1), {"recompute": 2}), ((2, 2, 2), {"zero": 1}), ((2, 1, 2), {})],
+)
+def test_ranks_that_share_tokens_learn_what_one_process_learns(degrees, more, mean):
+    """Norms and biases see some tokens on each rank: their gradients are summed in parts, too."""
+    one, _ = learned(1, 1, 1)
+    many, _ = learned(*degrees, **more, sequence=1, mean=mean)
+    for name, values in one.items():
+        np.testing.assert_allclose(many[name], values, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
 def test_stages_shards_and_recomputation_change_no_bit():
     """Two numbers have the same sum in any order, and a stage computes what one rank does."""
     wanted, sent = learned(2, 1, 2)
@@ -75,6 +90,13 @@ def test_stages_shards_and_recomputation_change_no_bit():
         assert others > sent
 
 
+def test_stages_change_no_bit_where_ranks_share_tokens():
+    wanted, sent = learned(2, 1, 1, sequence=1)
+    found, others = learned(2, 2, 1, recompute=1, sequence=1)
+    assert all(np.array_equal(found[name], values) for name, values in wanted.items())
+    assert others > sent
+
+
 @pytest.mark.parametrize("cut", [Cut(0, 2), Cut(1, 2), Cut(1, 2, blocks=3)])
 def test_parts_of_a_parameter_make_the_whole_one(cut):
     whole = np.arange(4 * 12.0).reshape(4, 12)
@@ -82,6 +104,14 @@ def test_parts_of_a_parameter_make_the_whole_one(cut):
     np.testing.assert_array_equal(cut.joined(parts), whole)
     if cut.blocks == 3:  # queries, keys and values of the first head
         assert parts[0][0].tolist() == [0, 1, 4, 5, 8, 9]
+
+
+def test_tokens_that_do_not_divide_are_refused():
+    words = ("--net", "gpt:12:1:3", "--batch", "6", "--steps", "1", "--strategy", "tensor")
+    found = started(3, *words, "--param", "tensor=3", "--param", "sequence=1")
+    assert found.status == 2
+    assert "64 tokens of a sample do not divide among 3 tensor-parallel ranks" in found.output
+    assert "nearest: sequence=0" in found.output
 
 
 def test_a_net_that_cannot_be_cut_is_refused():

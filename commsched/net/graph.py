@@ -172,6 +172,7 @@ class Net:
     optimizer: Seconds | None = None  # of a step's whole update, measured
     data: Seconds = 0.0  # before a step's first layer: its batch, and what is between two steps
     tensor: Annotated[int, POSITIVE] = 1  # ranks that share its cut layers; it is the part of one
+    sequence: Annotated[int, POSITIVE] = 1  # of `tensor`, that share the tokens of other layers
     experts: Annotated[int, POSITIVE] = 1  # ranks that share its experts; it is the part of one
     layers: tuple[Layer, ...]
 

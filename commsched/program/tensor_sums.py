@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from commsched.net.graph import Layer
-from commsched.net.tensor_cut import sums
+from commsched.net.tensor_cut import gathers, sums
 from commsched.plan.model import Plan
 from commsched.program.draft import Draft
 from commsched.program.launch_ops import exchange_ops
@@ -14,15 +14,25 @@ from commsched.program.layer_ops import DIRECTIONS
 from commsched.program.model import After, Kind, Op, Turn
 from commsched.program.stages import Stage, turn_end
 
+# Collectives after which, or before which, each rank owns the run of the tokens at its place.
+SCATTERS = "reduce-scatter", "reduce-scatter-direct"
+SPREADS = "all-gather", "all-gather-direct"
 OWN = (Kind.ENCODE, Kind.DECODE)  # done by the thread that communicates: nothing else waits
 
 
+class Exchanges(NamedTuple):
+    """The launches of a stage's activations, each by the number of elements."""
+
+    sums: dict[int, int]  # on every rank, or on the owner of each token
+    gathers: dict[int, int]  # of tokens from their owners; {}: ranks share none
+
+
 class Segment(NamedTuple):
-    """Consecutive computations of one turn, and the sum behind them."""
+    """Consecutive computations of one turn, and the exchange behind them."""
 
     seconds: float
     done: tuple[str, ...]  # layers whose backward is complete at its end
-    ops: tuple[Op, ...]  # of the sum, without a turn; the last segment has none
+    ops: tuple[Op, ...]  # of the exchange, without a turn; the last segment has none
 
 
 class Visit(NamedTuple):
@@ -43,20 +53,26 @@ def visits(layers: Sequence[Layer], cuts: Sequence[int], backward: bool) -> Iter
         yield from (Visit(layer, True) for layer in reversed(layers[start:stop]))
 
 
-def segments(plan: Plan, sum_of: dict[int, int], path: Iterator[Visit]) -> tuple[Segment, ...]:
-    """Divide a turn at its sums; `sum_of` is the launch that sums a number of elements.
+def segments(plan: Plan, launches: Exchanges, path: Iterator[Visit]) -> tuple[Segment, ...]:
+    """Divide a turn at its exchanges: a layer gathers tokens before its work, and sums behind it.
 
     What a layer does after its own sum is part of the next segment.
     """
     found: list[Segment] = []
     seconds, done = 0.0, list[str]()
+
+    def pause(launch: int) -> None:
+        nonlocal seconds, done
+        ops = exchange_ops(plan, launch, After(""), own=OWN)
+        found.append(Segment(seconds, tuple(done), tuple(ops)))
+        seconds, done = 0.0, []
+
     for layer, backward in path:
+        for _ in range(gathers(layer, backward) if launches.gathers else 0):
+            pause(launches.gathers[layer.summed])
         seconds += plan.net.seconds(layer, plan.machine.device)[backward]
-        summed = sums(layer, backward) and layer.summed in sum_of
-        if summed:
-            ops = exchange_ops(plan, sum_of[layer.summed], After(""), own=OWN)
-            found.append(Segment(seconds, tuple(done), tuple(ops)))
-            seconds, done = 0.0, []
+        if sums(layer, backward) and layer.summed in launches.sums:
+            pause(launches.sums[layer.summed])
         done += [layer.name] if backward else []
     return (*found, Segment(seconds, tuple(done), ()))
 

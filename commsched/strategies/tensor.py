@@ -16,6 +16,7 @@ from commsched.program import recompute
 from commsched.program import stages as pipeline
 from commsched.program.draft import Draft
 from commsched.program.flushed import StageWork, draft_stages, one_forward_one_backward
+from commsched.program.gradient_teams import gradient_teams
 from commsched.program.launch_ops import (
     OPTIMIZER,
     OPTIMIZERS,
@@ -28,7 +29,15 @@ from commsched.program.parameters import Parameter, Range
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import Stage
 from commsched.program.strategy import Memory
-from commsched.program.tensor_sums import Segment, segment_end, segments, visits
+from commsched.program.tensor_sums import (
+    SCATTERS,
+    SPREADS,
+    Exchanges,
+    Segment,
+    segment_end,
+    segments,
+    visits,
+)
 from commsched.program.units import GATHER
 
 MASTER = 4.0  # B of an element's float32 copy, which the owner of its shard updates
@@ -38,7 +47,7 @@ TENSOR = "tensor"  # purpose of the sums of activations
 class StageLaunches(NamedTuple):
     """The launches of a stage."""
 
-    sums: dict[int, int]  # elements of activations -> launch
+    activations: Exchanges
     reduces: list[int]  # of gradients, by priority
     gathers: list[int]  # of parameters, in the same order; []: every rank updates all
 
@@ -55,6 +64,12 @@ def _widths(net: Net, machine: Machine, before: Mapping[str, Param]) -> list[Par
 def _depths(net: Net, machine: Machine, before: Mapping[str, Param]) -> list[Param]:
     """List the numbers of stages, two or more, that divide the replicas of a tensor group."""
     return pipeline.degrees(net, resized(machine, machine.size // int(before["tensor"]), 1), before)
+
+
+def _shares_tokens(net: Net, machine: Machine, before: Mapping[str, Param]) -> list[Param]:
+    """List whether ranks may share tokens: each has equally many."""
+    width = int(before["tensor"])
+    return [0, 1] if all(layer.summed % width == 0 for layer in net.layers if layer.cut) else [0]
 
 
 def _pieces(net: Net, machine: Machine, before: Mapping[str, Param]) -> list[Param]:
@@ -78,12 +93,19 @@ class Grid(pipeline.PipelineStrategy):
     Psi = parameters; P = stages, T = tensor, D = ranks / (T P). Stages follow 1F1B with a flush.
     zero=1: each of D replicas owns a shard of the optimiser's state and of the float32 parameters,
     sums of gradients end in shards, and updated parameters are gathered before the next step.
+    sequence=1: ranks of a tensor group share the tokens of what is not cut. Each all-reduce becomes
+    a reduce-scatter and an all-gather along the tokens; norms, dropouts, what crosses a stage and
+    all kept activations are divided by T. Each rank keeps its tokens of what enters columns, which
+    one more all-gather a pair brings back in backward, so that 4 becomes 5 in the formula of bytes
+    (Megatron-LM hides that all-gather behind a product, which is not done here). Gradients of
+    tensors that are not cut are then summed over all D T ranks of a stage. T divides the tokens.
     tensor=0: as many ranks of a node as can share the layers. pipeline=0: as few stages as fit.
     Embedding and head are shared by rows of the vocabulary; the few numbers that a shared
     cross-entropy exchanges cost nothing here.
     Source: Shoeybi et al., "Megatron-LM", arXiv 1909.08053; Narayanan et al., "Efficient
     large-scale language model training on GPU clusters using Megatron-LM", SC 2021; zero:
-    Rajbhandari et al., "ZeRO", SC 2020.
+    Rajbhandari et al., "ZeRO", SC 2020; sequence: Korthikanti et al., "Reducing activation
+    recomputation in large transformer models", MLSys 2023.
     """
 
     fewest, codec = True, ""
@@ -93,6 +115,7 @@ class Grid(pipeline.PipelineStrategy):
         self.parameters: Mapping[str, Parameter] = {
             "tensor": Parameter(0, Range(0, pipeline.MOST), _widths, learns=False),
             **more,
+            "sequence": Parameter(0, (0, 1), _shares_tokens, learns=False),
             "zero": Parameter(0, (0, 1), (0, 1), learns=False),
             "microbatches": pipeline.PARAMETERS["microbatches"]._replace(
                 default=microbatches, tries=_pieces
@@ -104,15 +127,22 @@ class Grid(pipeline.PipelineStrategy):
     def prepare(
         self, net: Net, machine: Machine, settings: Mapping[str, Param]
     ) -> tuple[Net, dict[str, Param]]:
-        return cut_net(net, pipeline.degrees_of(settings)[1]), dict(settings)
+        width = pipeline.degrees_of(settings)[1]
+        return cut_net(net, width, bool(settings.get("sequence", 0))), dict(settings)
 
     def draft(self, plan: Plan) -> Draft:
         settings = self.settings(plan)
         stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
-        if plan.net.tensor != stages[0].width:
+        width = stages[0].width
+        if plan.net.tensor != width:
             raise CommschedError(
                 f"strategy {self.name!r}: net {plan.net.name!r} is cut for {plan.net.tensor} ranks,"
-                f" but tensor is {stages[0].width}"
+                f" but tensor is {width}"
+            )
+        if plan.net.sequence != (width if settings["sequence"] else 1):
+            raise CommschedError(
+                f"strategy {self.name!r}: {plan.net.sequence} ranks share the tokens of net"
+                f" {plan.net.name!r}, but sequence is {settings['sequence']}"
             )
         launches = launches_of(plan, stages)
 
@@ -120,7 +150,7 @@ class Grid(pipeline.PipelineStrategy):
         def parts(stage: int, backward: bool) -> tuple[Segment, ...]:
             own, count = stages[stage], int(settings["recompute"])
             cuts = recompute.cuts_of(own, count) if count else ()
-            return segments(plan, launches[stage].sums, visits(own.layers, cuts, backward))
+            return segments(plan, launches[stage].activations, visits(own.layers, cuts, backward))
 
         def before(stage: Stage) -> list[After]:
             gathers = launches[stage.number].gathers
@@ -143,19 +173,24 @@ class Grid(pipeline.PipelineStrategy):
         settings = self.settings(plan)
         stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
         per_element = float(OPTIMIZERS[str(settings["optimizer"])][0])
-        owners = stages[0].replicas
-        if settings["zero"]:
-            per_element = (per_element + MASTER) / owners
+
+        def state(team: Stage, sharded: bool) -> float:
+            if not settings["zero"]:
+                return per_element * team.numel
+            return (per_element + MASTER) * team.numel / (team.replicas if sharded else 1)
 
         def of(stage: Stage) -> Memory:
             each, once = recompute.kept(plan.net, stages, stage.number, settings)
             sent = {x.summed for x in stage.layers for b in (False, True) if sums(x, b)}
+            teams = gradient_teams(plan.net, stage)
+            launches = (stage.width > 1) * (1 + (plan.net.sequence > 1))  # of each size
             return Memory(
                 parameters=float(stage.nbytes),
                 gradients=float(stage.nbytes),
-                optimizer=per_element * stage.numel,
+                optimizer=sum(state(team, stage.replicas > 1) for team in teams),
                 activations=min(m, len(stages) - stage.number) * each + once,
-                buckets=4.0 * stage.numel * (owners > 1) + 4.0 * sum(sent) * (stage.width > 1),
+                buckets=4.0 * sum(team.numel for team in teams if team.replicas > 1)
+                + 4.0 * sum(sent) * launches,
             )
 
         return max(map(of, stages), key=lambda found: found.total)
@@ -181,7 +216,7 @@ def _finish(
     last: dict[int, After] = {}
     for index in launches.reduces:
         last[index] = ends[plan.launches[index].after]
-        if stage.replicas > 1:
+        if plan.group(plan.launches[index]).size > 1:
             ops = exchange_ops(plan, index, last[index])
             draft.add(stage.number, *ops)
             last[index] = After(ops[-1].name)
@@ -195,9 +230,10 @@ def _finish(
 
 def launches_of(plan: Plan, stages: Sequence[Stage]) -> list[StageLaunches]:
     """List each stage's launches; refuse those that do not do what the strategy needs."""
-    home = {t.name: s.number for s in stages for layer in s.layers for t in layer.tensors}
+    teams = [team for stage in stages for team in gradient_teams(plan.net, stage)]
+    home = {t.name: team for team in teams for layer in team.layers for t in layer.tensors}
     by_group = {stage.ranks: stage.number for stage in stages}
-    found = [StageLaunches({}, [], []) for _ in stages]
+    found = [StageLaunches(Exchanges({}, {}), [], []) for _ in stages]
     order = sorted(range(len(plan.launches)), key=lambda i: plan.launches[i].priority)
     for index in order:
         launch = plan.launches[index]
@@ -206,10 +242,12 @@ def launches_of(plan: Plan, stages: Sequence[Stage]) -> list[StageLaunches]:
             number = by_group.get(launch.group, -1)
             wanted = launch.group, stages[number].replicas
         else:
-            number = home[launch.pieces[0].tensor]
-            wanted = stages[number].alike, stages[number].width
-            if {home[piece.tensor] for piece in launch.pieces} != {number}:
-                raise CommschedError(f"{where} has tensors of several stages; allowed is one")
+            team = home[launch.pieces[0].tensor]
+            number, wanted = team.number, (team.alike, team.width)
+            if any(home[piece.tensor] is not team for piece in launch.pieces):
+                others = any(home[piece.tensor].number != number for piece in launch.pieces)
+                whose = "of several stages" if others else "that other ranks sum"
+                raise CommschedError(f"{where} has tensors {whose}; allowed is one team's")
         if number < 0 or (launch.group, launch.split) != wanted:
             raise CommschedError(f"{where} must exchange in the teams of one stage, in their order")
         if launch.every != 1 or launch.lag != 0:
@@ -224,7 +262,9 @@ def _sort_in(into: StageLaunches, index: int, launch: Launch, where: str) -> Non
     """Note a launch by its purpose."""
     kind = launch.purpose, launch.payload
     if kind == (TENSOR, "activation"):
-        into.sums[launch.activations] = index
+        into.activations.sums[launch.activations] = index
+    elif kind == (GATHER, "activation"):
+        into.activations.gathers[launch.activations] = index
     elif kind == ("", "gradient"):
         into.reduces.append(index)
     elif kind == (GATHER, "parameter"):
@@ -237,9 +277,7 @@ def _check_whole(plan: Plan, stage: Stage, mine: StageLaunches) -> None:
     """Refuse a stage without a sum that it needs, and shards without their gather."""
     who, zero = f"strategy {plan.strategy!r}: stage {stage.number}", plan.params.get("zero", 0)
     wanted = {x.summed for x in stage.layers for back in (False, True) if sums(x, back)}
-    missing = wanted - mine.sums.keys() if stage.width > 1 else set()
-    if missing:
-        raise CommschedError(f"{who} has no launch that sums {min(missing)} activations")
+    _check_activations(plan, who, wanted if stage.width > 1 else set(), mine.activations)
     pairs = [[plan.launches[i].pieces for i in some] for some in (mine.reduces, mine.gathers)]
     sharded = bool(zero) and stage.replicas > 1
     if pairs[1] != (pairs[0] if sharded else []):
@@ -252,6 +290,26 @@ def _check_whole(plan: Plan, stage: Stage, mine: StageLaunches) -> None:
             raise CommschedError(
                 f"{who}: launch {plan.launches[index].name!r} has method {method!r}, which"
                 f" zero={zero} cannot use"
+            )
+
+
+def _check_activations(plan: Plan, who: str, wanted: set[int], mine: Exchanges) -> None:
+    """Refuse a stage without an exchange of activations that it needs, or with others."""
+    shared = plan.net.sequence > 1
+    missing = wanted - mine.sums.keys()
+    if missing:
+        raise CommschedError(f"{who} has no launch that sums {min(missing)} activations")
+    if mine.gathers.keys() != (wanted if shared else set()):
+        raise CommschedError(f"{who} has other gathers of tokens than sequence={shared:d} needs")
+    for index in (*mine.sums.values(), *mine.gathers.values()):
+        launch = plan.launches[index]
+        allowed = SPREADS if launch.purpose == GATHER else SCATTERS
+        base, _, _ = launch.method.removeprefix(PREFIX).partition("+")
+        sharded = launch.method.startswith(PREFIX)
+        if sharded != shared or (shared and base not in allowed):
+            raise CommschedError(
+                f"{who}: launch {launch.name!r} has method {launch.method!r}, which"
+                f" sequence={shared:d} cannot use"
             )
 
 

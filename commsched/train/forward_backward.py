@@ -1,7 +1,7 @@
 """One batch on its way through a net, layer by layer: forward in order, backward in reverse."""
 
 from collections.abc import Collection, Generator, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class ForwardBackward:
         """Go through a layer."""
         alone(self.forward_sums(index))
 
-    def forward_sums(self, index: int) -> Generator[Array, Array, None]:
+    def forward_sums(self, index: int) -> Generator[Any, Array, None]:
         """Go through a layer; yield what tensor-parallel ranks must sum."""
         layer = self._net.layers[index]
         found = yield from layer.forward_sums(self._parameters, self.values)
@@ -84,7 +84,7 @@ class ForwardBackward:
         """Go back through a layer, and return the gradients that are complete now."""
         return alone(self.backward_sums(index))
 
-    def backward_sums(self, index: int) -> Generator[Array, Array, Gradients]:
+    def backward_sums(self, index: int) -> Generator[Any, Array, Gradients]:
         """Go back through a layer; yield what tensor-parallel ranks must sum."""
         layer = self._net.layers[index]
         kept = self._kept.pop(index)
@@ -110,13 +110,13 @@ class RecomputingForwardBackward(ForwardBackward):
         super().__init__(net, parameters, inputs)
         self._inputs: dict[int, Array] = dict.fromkeys(starts)
 
-    def forward_sums(self, index: int) -> Generator[Array, Array, None]:
+    def forward_sums(self, index: int) -> Generator[Any, Array, None]:
         if index in self._inputs:
             self._inputs[index] = self.values
         layer = self._net.layers[index]
         self.values, _ = yield from layer.forward_sums(self._parameters, self.values)
 
-    def backward_sums(self, index: int) -> Generator[Array, Array, Gradients]:
+    def backward_sums(self, index: int) -> Generator[Any, Array, Gradients]:
         if index not in self._kept:
             start = max(place for place in self._inputs if place <= index)
             values = self._inputs.pop(start)

@@ -29,10 +29,19 @@ def test_eight_ranks_end_with_the_bits_of_four_and_the_loss_of_one(one, tmp_path
     assert ranks == set(range(8))
 
 
-def test_a_run_sends_the_bytes_that_are_predicted_operation_by_operation(tmp_path):
+def test_ranks_that_share_tokens_end_with_the_loss_of_one(one):
+    shared = ("pipeline=2", "--param", "zero=1", "--param", "sequence=1", "--steps", "4")
+    eight = train(8, *WORDS, *DEGREES, *shared)
+    for key in ("loss", "held_out_loss"):
+        assert eight[key] == pytest.approx(one[key], rel=1e-6)
+
+
+@pytest.mark.parametrize("sequence", [0, 1])
+def test_a_run_sends_the_bytes_that_are_predicted_operation_by_operation(sequence, tmp_path):
     plan, measured, predicted = (str(tmp_path / f"{x}.json") for x in ("plan", "run", "simulated"))
     words = ["plan", "gpt3-1.3b", "--machine", "localhost", "--nodes", "1", "--lanes", "8"]
-    words += [*DEGREES, "pipeline=2", "--param", "zero=1", "--scale", "1e-4", "-o", plan]
+    words += [*DEGREES, "pipeline=2", "--param", "zero=1", "--scale", "1.25e-4", "-o", plan]
+    words += ["--param", f"sequence={sequence}"]
     assert main(words) == 0
     assert main(["simulate", plan, "--steps", "3", "-o", predicted]) == 0
     done = on_ranks(8, "run", plan, "--steps", "3", "-o", measured, seconds=200)
@@ -48,8 +57,10 @@ def test_a_run_sends_the_bytes_that_are_predicted_operation_by_operation(tmp_pat
     assert rows[0] == rows[1]
 
 
-def test_two_ranks_go_on_from_their_parts_and_shards(tmp_path):
-    words = (*WORDS, "--strategy", "tensor", "--param", "zero=1", "--steps")
+@pytest.mark.parametrize("sequence", [0, 1])
+def test_two_ranks_go_on_from_their_parts_and_shards(sequence, tmp_path):
+    shared = ("--param", f"sequence={sequence}")
+    words = (*WORDS, "--strategy", "tensor", "--param", "zero=1", *shared, "--steps")
     found = train(2, *words, "4")
     kept = ("--checkpoint", str(tmp_path), "--every", "1")
     train(2, *words, "2", *kept)

@@ -19,8 +19,10 @@ from commsched.planner.planners.greedy import cheapest
 from commsched.planner.registry import FRAMES, Planner
 from commsched.planner.request import Request
 from commsched.planner.search.timing import iteration
+from commsched.program.gradient_teams import gradient_teams
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import PipelineStrategy, Stage, grid
+from commsched.program.tensor_sums import SCATTERS, SPREADS
 from commsched.program.units import GATHER
 from commsched.units import nbytes
 
@@ -39,7 +41,7 @@ def gridded(request: Request, planner: Planner) -> Plan:
     costs: Costs = {}
     for stage in stages:
         found += _activations(plan, stage, costs)
-        for bucket in stage_buckets(request, plan, stage):
+        for bucket in _buckets(request, plan, stage):
             if plan.params["zero"] and stage.replicas > 1:
                 found += _sharded(request, plan, bucket, costs)
             else:
@@ -106,8 +108,18 @@ def _with(plan: Plan, key: str, value: Param) -> Plan:
     return replace(plan, params={**plan.params, key: value})
 
 
+def _buckets(request: Request, plan: Plan, stage: Stage) -> list[Launch]:
+    """Make the buckets of a stage, each of tensors whose gradients the same ranks sum."""
+    teams = gradient_teams(plan.net, stage)
+    found = [bucket for team in teams for bucket in stage_buckets(request, plan, team)]
+    return [
+        replace(bucket, name=f"s{stage.number}/b{number}", priority=number)
+        for number, bucket in enumerate(found)
+    ]
+
+
 def _activations(plan: Plan, stage: Stage, costs: Costs) -> Iterator[Launch]:
-    """Make a launch for each number of activations that the ranks of a stage's replicas sum."""
+    """Make the launches for each number of activations that the ranks of a replica sum."""
     if stage.width == 1:
         return
     layers: dict[int, Layer] = {}
@@ -128,7 +140,12 @@ def _activations(plan: Plan, stage: Stage, costs: Costs) -> Iterator[Launch]:
             split=stage.replicas,
             purpose=TENSOR,
         )
-        yield _cheapest(plan, launch, _sums(plan, launch, codec), costs)
+        if plan.net.sequence == 1:
+            yield _cheapest(plan, launch, _sums(plan, launch, codec), costs)
+            continue
+        yield _cheapest(plan, launch, options(SCATTERS, (codec,)), costs)
+        again = replace(launch, name=f"{launch.name}/gather", purpose=GATHER)
+        yield _cheapest(plan, again, options(SPREADS, (codec,)), costs)
 
 
 def _sums(plan: Plan, launch: Launch, codec: str) -> list[Method]:

@@ -73,7 +73,7 @@ class Attention(TrainableLayer):
 
     def forward_sums(self, parameters: Parameters, inputs: Array) -> Sums:
         joined, into = yield from self._into.forward_sums(parameters, inputs)
-        m, length = inputs.shape[:2]
+        m, length = joined.shape[:2]
         apart = joined.reshape(m, length, 3, -1, self._size)
         query, key, value = (apart[:, :, i].swapaxes(1, 2) for i in range(3))
         scores = as_float32(product(query, key.swapaxes(-1, -2))) / sqrt(self._size)
@@ -89,7 +89,7 @@ class Attention(TrainableLayer):
     def backward_sums(self, parameters: Parameters, kept: Kept, above: Array) -> Sums:
         into, query, key, value, weights, out = kept
         mixed, found = yield from self._out.backward_sums(parameters, out, above)
-        m, length = above.shape[:2]
+        m, length = mixed.shape[:2]
         mixed = mixed.reshape(m, length, -1, self._size).swapaxes(1, 2)
         of_weights = as_float32(product(mixed, value.swapaxes(-1, -2)))
         w = as_float32(weights)

@@ -7,6 +7,7 @@ import numpy as np
 from commsched.arrays import Array
 from commsched.train.layers.layer import (
     Cut,
+    Gather,
     Gradients,
     Kept,
     LayerChain,
@@ -28,7 +29,8 @@ class Linear(TrainableLayer):
     """y = x W + b over the last axis: (..., inputs) -> (..., outputs).
 
     Tensor-parallel ranks may share its columns, or its rows: a rank's product is then a part of
-    the outputs, or of the gradient of the inputs, until the parts are summed.
+    the outputs, or of the gradient of the inputs, until the parts are summed. If they share tokens
+    around the layer, the sums are of a rank's own tokens, and products need all tokens.
     """
 
     def __init__(
@@ -54,18 +56,23 @@ class Linear(TrainableLayer):
         return alone(self.backward_sums(parameters, kept, above))
 
     def forward_sums(self, parameters: Parameters, inputs: Array) -> Sums:
-        outputs = product(inputs, parameters[self._weight])
+        every = (yield Gather(inputs)) if self._columns else inputs
+        outputs = product(every, parameters[self._weight])
         if self._rows:
             outputs = yield outputs
         outputs += parameters[self._bias]
         return outputs, inputs
 
     def backward_sums(self, parameters: Parameters, kept: Kept, above: Array) -> Sums:
-        weight = parameters[self._weight]
+        weight, of_bias = parameters[self._weight], column_sums(above)
+        if self._rows:
+            above = yield Gather(above)
+        if self._columns:
+            kept = yield Gather(kept)
         flat = above.reshape(-1, weight.shape[1])
         found = {
             self._weight: product(kept.reshape(-1, weight.shape[0]).T, flat),
-            self._bias: column_sums(above),
+            self._bias: of_bias,
         }
         below = product(above, weight.T)
         if self._columns:

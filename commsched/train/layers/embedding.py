@@ -1,13 +1,17 @@
 """Tables whose rows are looked up; gradients are zero except in the rows that were read."""
 
 from commsched.arrays import Array
+from commsched.kernels.modules import module_of
 from commsched.kernels.rows import summed_rows
 from commsched.train.layers.layer import (
     Gradients,
     Kept,
+    Own,
     Parameters,
     Start,
+    Sums,
     TrainableLayer,
+    alone,
     as_float32,
     product,
 )
@@ -37,10 +41,19 @@ class Positions(TrainableLayer):
         (self._weight,) = self.tensors
 
     def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
-        return inputs + parameters[self._weight], None
+        return alone(self.forward_sums(parameters, inputs))
 
     def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
-        return above, {self._weight: as_float32(above).sum(axis=0).astype(above.dtype)}
+        return alone(self.backward_sums(parameters, kept, above))
+
+    def forward_sums(self, parameters: Parameters, inputs: Array) -> Sums:
+        return inputs + (yield Own(parameters[self._weight])), None
+
+    def backward_sums(self, parameters: Parameters, kept: Kept, above: Array) -> Sums:
+        module, whole = module_of(above), parameters[self._weight]
+        table = module.zeros(whole.shape, above.dtype)
+        table[(yield Own(module.arange(len(whole))))] = as_float32(above).sum(axis=0)
+        return above, {self._weight: table}
 
 
 class Tied(TrainableLayer):

@@ -15,9 +15,21 @@ from commsched.net.experts import Experts
 
 Parameters = Mapping[str, Array]  # tensor -> values, float32 except for mixed precision and checks
 Gradients = dict[str, Array]  # tensor -> values like those of its parameter
-Sums = Generator[Array, Array, tuple[Array, Any]]  # yields a rank's part, is sent the sum of parts
+Sums = Generator[Any, Array, tuple[Array, Any]]  # yields a rank's part, is sent the sum of parts
 Found = TypeVar("Found")
 Kept = Any  # what a layer keeps from forward to backward: arrays, in tuples and lists
+
+
+class Gather(NamedTuple):
+    """What a layer yields that needs all tokens; a rank may hold some: (m, tokens, ...)."""
+
+    values: Array
+
+
+class Own(NamedTuple):
+    """What a layer yields of which it needs the rows of this rank's tokens: (length, ...)."""
+
+    values: Array
 
 
 class Cut(NamedTuple):
@@ -98,12 +110,12 @@ class TrainableLayer(ABC):
         return None
 
 
-def alone(sums: Generator[Array, Array, Found]) -> Found:
+def alone(sums: Generator[Any, Array, Found]) -> Found:
     """Go on as a rank that has whole parameters: its parts are the sums."""
     part: Array = None
     while True:
         try:
-            part = sums.send(part)
+            part = sums.send(part.values if isinstance(part, Gather | Own) else part)
         except StopIteration as end:
             return cast(Found, end.value)
 

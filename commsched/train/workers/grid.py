@@ -1,6 +1,7 @@
 """The worker of `tensor` and `3d`: a rank's part of the layers of a stage, and its shards."""
 
 from collections.abc import Generator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -8,20 +9,23 @@ from commsched.arrays import Array
 from commsched.exchange.registry import find_method
 from commsched.exchange.sharded import own_places, shard_of
 from commsched.program.model import Op
+from commsched.program.units import GATHER
 from commsched.train.assignment import Assignment
 from commsched.train.forward_backward import Score
-from commsched.train.layers.layer import Gradients
+from commsched.train.layers.layer import Gather, Gradients, Own
 from commsched.train.neighbours import Neighbours
 from commsched.train.workers.learner import flat
 from commsched.train.workers.pipeline import PipelineWorker
 from commsched.train.workers.put_together import put_together
 
-Going = Generator[Array, Array, None]  # a turn: yields parts of sums, and is sent the sums
+Going = Generator[Any, Array, None]  # a turn: yields what it needs to be whole, and is sent that
 
 
 class GridWorker(PipelineWorker):
     """Computes with its parts of parameters; a turn pauses where its team sums parts.
 
+    If the team shares tokens, a turn also pauses where all tokens are needed. They travel place by
+    place of all samples, so that each rank has one run of the places, as in Megatron-LM.
     Under zero=1 it keeps the optimiser's state of its shards alone, with their float32 values.
     """
 
@@ -31,8 +35,9 @@ class GridWorker(PipelineWorker):
         place = assigned.rank % self._width
         super().__init__(assigned._replace(net=assigned.net.shared(place, self._width)))
         self._going: Going | None = None  # the turn under way
-        self._part: Array = None  # what the team sums
-        self._sum: Array = None
+        self._part: Array = None  # what the team sums, or the own tokens of what it gathers
+        self._came: Array = None
+        self._sharing = assigned.plan.net.sequence > 1
         plan, rank, launches = assigned.plan, assigned.rank, assigned.plan.launches
         mine = [i for i, x in enumerate(launches) if x.pieces and x.pieces[0].tensor in self.values]
         self._shards = {
@@ -54,16 +59,26 @@ class GridWorker(PipelineWorker):
     # Turns
 
     def _microbatch(self, step: int, op: Op) -> bool:
-        """Go on with a turn until its next sum; tell whether it is over."""
-        first = self._going is None
+        """Go on with a turn until its next exchange; tell whether it is over."""
+        answer = None if self._going is None else self._came
         going = self._going = self._turn(step, op) if self._going is None else self._going
         try:
-            self._part = going.send(None if first else self._sum)
-            while self._width == 1:
-                self._part = going.send(self._part)
+            while (answer := self._here(going.send(answer))) is not None:
+                pass
         except StopIteration:
             self._going = None
         return self._going is None
+
+    def _here(self, wanted: Any) -> Array:
+        """Return what a turn needs if this rank has it; else None, and `_part` travels."""
+        if isinstance(wanted, Own):
+            return self._stage.own_rows(wanted.values)
+        gather = isinstance(wanted, Gather)
+        part = wanted.values if gather else wanted
+        if self._width == 1 or (gather and not self._sharing):
+            return part
+        self._part = part
+        return None
 
     def _turn(self, step: int, op: Op) -> Going:
         assert op.turn is not None, op
@@ -79,16 +94,26 @@ class GridWorker(PipelineWorker):
     # For the engine
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
-        if self._plan.launches[launch].payload == "activation":
-            out[:] = flat(self._part)
-        else:
-            super().gradient(step, launch, out)
+        planned = self._plan.launches[launch]
+        if planned.payload == "activation":
+            own = self._part.swapaxes(0, 1) if self._sharing else self._part
+            gathers = planned.purpose == GATHER
+            out[shard_of(self._plan, launch, self._rank) if gathers else slice(None)] = flat(own)
+            return
+        super().gradient(step, launch, out)
+        if self._plan.mean and self._sharing:  # over the replicas, of the sum of a team's tokens
+            out *= np.float32(self._plan.group(planned).size // self._stage.stage.replicas)
 
     def result(self, step: int, launch: int, values: Array) -> None:
-        if self._plan.launches[launch].payload == "activation":
-            self._sum = values.astype(self._part.dtype).reshape(self._part.shape)
-        else:
+        if self._plan.launches[launch].payload != "activation":
             super().result(step, launch, values)
+            return
+        came, shape = values.astype(self._part.dtype), self._part.shape
+        if not self._sharing:
+            self._came = came.reshape(shape)
+            return
+        places = came.reshape(-1, shape[0], *shape[2:]).swapaxes(0, 1)
+        self._came = self._module.ascontiguousarray(places)
 
     def parameters(self, step: int, launch: int, out: Array) -> None:
         own = self._shards[self._shard_of[launch]]["value"]

@@ -39,7 +39,7 @@ class PipelineWorker(OnStage, Learner):
         self._report_step(step)
 
     def _update_with(self, step: int, launch: int) -> None:
-        if self._stage.stage.replicas == 1:  # nothing was exchanged
+        if self._plan.group(self._plan.launches[launch]).size == 1:  # nothing was exchanged
             numel = self._plan.spec(self._plan.launches[launch]).numel
             out = self._module.empty(numel, np.float32)
             self.gradient(step, launch, out)

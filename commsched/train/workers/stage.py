@@ -58,6 +58,7 @@ class StageNet:
         number, self._place = self.stage.number, self.stage.ranks.index(rank)
         self._replica, self._replicas = self._place // self.stage.width, self.stage.replicas
         self._shares = 1 if plan.mean else self._replicas
+        self._sharing = plan.net.sequence  # ranks of a team, each with its run of the tokens
         first = sum(len(stage.trunk) for stage in stages[:number])
         self.layers = slice(first, first + len(self.stage.trunk))
         segments = int(
@@ -77,7 +78,8 @@ class StageNet:
         )
         _check_borrowed(net, own)
         self._inputs, self._outputs = shapes_around(net, data, self.layers)
-        shape = (self._samples, *self._outputs)
+        shape = (self._samples, *self._of_tokens(self._outputs))
+        _check_tokens(self._inputs, self._sharing)
         if not self.stage.last and self.stage.output != prod(shape) * self._kind.itemsize:
             raise CommschedError(_other_size(plan, self.stage, shape, self._kind))
         self._walks: dict[int, ForwardBackward] = {}  # by microbatch
@@ -101,11 +103,11 @@ class StageNet:
 
     def forward_sums(
         self, step: int, microbatch: int, scale: float
-    ) -> Generator[Array, Array, Score | None]:
+    ) -> Generator[Any, Array, Score | None]:
         """Go `forward`; yield what tensor-parallel ranks must sum."""
         number, some = self.stage.number, self._samples_of(step, microbatch)
         if number == 0:
-            inputs = self._on_device(some.inputs)
+            inputs = self._on_device(self._own_tokens(some.inputs))
         else:
             inputs = self._fetch_message(step, Hop(number - 1, number, microbatch))
         walk = self._walks[microbatch] = self._walk(inputs)
@@ -124,7 +126,7 @@ class StageNet:
     def _judge(self, walk: ForwardBackward, targets: Array, scale: float) -> Score:
         """Score a microbatch behind a head, where its backward begins."""
         weight = scale / (targets.size * self.microbatches * self._shares)
-        return walk.score(self._asarray(targets), weight)
+        return walk.score(self._asarray(self._own_tokens(targets)), weight)
 
     def backward(self, step: int, microbatch: int) -> Iterator[Gradients]:
         """Take a microbatch back; yield each layer's gradients once they are complete."""
@@ -136,7 +138,7 @@ class StageNet:
 
     def backward_sums(
         self, step: int, microbatch: int, add: Callable[[Gradients], None]
-    ) -> Generator[Array, Array, None]:
+    ) -> Generator[Any, Array, None]:
         """Go `backward`; yield what tensor-parallel ranks must sum, and `add` gradients."""
         number, walk = self.stage.number, self._walks.pop(microbatch)
         for gradients in self._gradient_above(step, microbatch, walk):
@@ -166,6 +168,18 @@ class StageNet:
         chosen = batch_of(self.settings.seed, step, batch, len(train))
         mine = chosen[part_of(batch, self._replica, self._replicas)]
         return train.of(mine[part_of(len(mine), microbatch, self.microbatches)])
+
+    def own_rows(self, values: Array) -> Array:
+        """Return the rows of this rank's tokens, (length / sharing, ...), of (length, ...)."""
+        return values[part_of(len(values), self._place % self._sharing, self._sharing)]
+
+    def _own_tokens(self, values: Array) -> Array:
+        if self._sharing == 1:
+            return values
+        return np.ascontiguousarray(self.own_rows(values.swapaxes(0, 1)).swapaxes(0, 1))
+
+    def _of_tokens(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (shape[0] // self._sharing, *shape[1:]) if self._sharing > 1 else shape
 
     def _on_device(self, inputs: Array) -> Array:
         return self._asarray(as_float16(inputs) if self.settings.half else inputs)
@@ -199,7 +213,7 @@ class StageNet:
         return found
 
     def _shape(self, hop: Hop) -> tuple[int, ...]:
-        return self._inputs if hop.source < self.stage.number else self._outputs
+        return self._of_tokens(self._inputs if hop.source < self.stage.number else self._outputs)
 
     def outgoing(self, step: int, op: Op) -> Array:
         """Return the packet of a SEND."""
@@ -245,6 +259,15 @@ def _check_borrowed(net: TrainableNet, layers: Sequence[TrainableLayer]) -> None
                 f"net {net.name!r}: layer {layer.name!r} reads tensor {name!r} of another stage;"
                 " nearest: stages=1, or a net that shares none"
             )
+
+
+def _check_tokens(sample: tuple[int, ...], ranks: int) -> None:
+    """Refuse ranks that cannot have equally many tokens of a sample."""
+    if ranks > 1 and sample[0] % ranks:
+        raise CommschedError(
+            f"sequence=1: {sample[0]} tokens of a sample do not divide among {ranks}"
+            " tensor-parallel ranks; nearest: sequence=0"
+        )
 
 
 def shapes_around(
