@@ -133,17 +133,7 @@ class Grid(pipeline.PipelineStrategy):
     def draft(self, plan: Plan) -> Draft:
         settings = self.settings(plan)
         stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
-        width = stages[0].width
-        if plan.net.tensor != width:
-            raise CommschedError(
-                f"strategy {self.name!r}: net {plan.net.name!r} is cut for {plan.net.tensor} ranks,"
-                f" but tensor is {width}"
-            )
-        if plan.net.sequence != (width if settings["sequence"] else 1):
-            raise CommschedError(
-                f"strategy {self.name!r}: {plan.net.sequence} ranks share the tokens of net"
-                f" {plan.net.name!r}, but sequence is {settings['sequence']}"
-            )
+        _check_cut(plan, stages[0].width, int(settings["sequence"]))
         launches = launches_of(plan, stages)
 
         @lru_cache
@@ -194,6 +184,20 @@ class Grid(pipeline.PipelineStrategy):
             )
 
         return max(map(of, stages), key=lambda found: found.total)
+
+
+def _check_cut(plan: Plan, width: int, sequence: int) -> None:
+    """Refuse a net that is cut for other parameters than the plan's."""
+    who, net = f"strategy {plan.strategy!r}", plan.net
+    if net.tensor != width:
+        raise CommschedError(
+            f"{who}: net {net.name!r} is cut for {net.tensor} ranks, but tensor is {width}"
+        )
+    if net.sequence != (width if sequence else 1):
+        raise CommschedError(
+            f"{who}: {net.sequence} ranks share the tokens of net {net.name!r}, but sequence is"
+            f" {sequence}"
+        )
 
 
 def _ends(last: Turn, stage: Stage, parts: Sequence[Segment]) -> dict[str, After]:
