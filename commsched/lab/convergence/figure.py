@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
 
 from commsched.lab.convergence.table import CaseResult, ConvergenceTable, families
@@ -152,7 +151,7 @@ def _label(
             textcoords="axes fraction",
             fontsize=LABEL,
             va="center",
-            path_effects=[withStroke(linewidth=2, foreground="white")],
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
             arrowprops={"arrowstyle": "-", "lw": 0.4, "color": "0.6"}
             if abs(y - middle) > 0.03
             else None,
