@@ -1,7 +1,8 @@
 """A small GPT on Python's own manual: captured, planned, and trained with commsched's plan.
 
+mpiexec -n 2 commsched calibrate -o machine.json
 mpiexec -n 2 commsched capture examples/torch_gpt.py:build -o net.json
-commsched plan net.json --machine localhost --lanes 2 -o plan.json
+commsched plan net.json --machine machine.json -o plan.json
 mpiexec -n 2 python examples/torch_gpt.py plan.json
 """
 

@@ -34,7 +34,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 MARKERS = "osD^vPX"  # of another number than the colours: looks repeat late
 DASHES = ("-", "--", "-.", ":")
 INCH = 72.0  # pt
-SAME = " = "  # between the names of lines that lie upon each other
+NEAR = 5e-3  # of a value: lines that differ less cannot be told apart in a panel
+SAME, ALMOST = " = ", " ≈ "  # between the names of lines that lie upon each other
 LETTER = 0.58  # width of a letter, in sizes of the font
 
 
@@ -240,9 +241,14 @@ class _Drawing:
                 if self.label(one, self.lines) == label
             )
             if points:
-                lines[label] = points
+                lines[label] = dict(points)
                 (handles[label],) = panel.plot(*zip(*points, strict=True), **self._look(label))
-        hidden = [SAME.join(same) for same in _grouped(lines) if len(same) > 1]
+        equal = _grouped(lines)
+        hidden = [
+            (SAME if same in equal else ALMOST).join(same)
+            for same in _grouped(lines, NEAR)
+            if len(same) > 1
+        ]
         if hidden:  # in this panel only
             panel.set_title("\n".join(hidden), loc="right", fontsize=self.font - 1, y=0.02)
         self._from_zero(panel, rows)
@@ -340,11 +346,17 @@ class _Drawing:
         panel.set_ylim(0, 1.06 * most or None)
 
 
-def _grouped(values: Mapping[str, Any]) -> list[list[str]]:
-    """Group the keys of equal values, in their order."""
+def _grouped(lines: Mapping[str, Mapping[Any, Any]], share: float = 0.0) -> list[list[str]]:
+    """Group the keys of lines that differ by at most a share of each value, in their order."""
+
+    def near(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
+        if not share or one.keys() != other.keys():
+            return one == other
+        return all(abs(value - other[x]) <= share * abs(value) for x, value in one.items())
+
     found: list[list[str]] = []
-    for key, value in values.items():
-        same = next((group for group in found if values[group[0]] == value), None)
+    for key, line in lines.items():
+        same = next((group for group in found if near(lines[group[0]], line)), None)
         if same is None:
             found.append([key])
         else:
