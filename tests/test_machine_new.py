@@ -107,7 +107,10 @@ def test_shipped_machines_have_the_devices_of_the_table() -> None:
         device = file.load(name).device
         known = recognised(device.name)
         assert known is not None
-        for field in ("name", "flops", "bandwidth", "memory", "efficiency", "precision"):
+        # A machine with measured products of its own has the rates that were reached with them.
+        alike = device.matrices == known.device.matrices
+        reached = ("bandwidth", "efficiency") if alike else ()
+        for field in ("name", "flops", "memory", "precision", *reached):
             assert getattr(known.device, field) == getattr(device, field)
 
 
