@@ -49,7 +49,7 @@ def plain(made: PipelineMessages, factor) -> dict[tuple[int, str], float]:
             ends[r, name] = free[r, "compute"] = begin + op.seconds * factor[r]
             continue
         at = made.places[r, name]
-        busy, away = made.busy[at, 0], made.away[at, 0]
+        busy, away = made.busy[made.wire[at], 0], made.away[made.wire[at], 0]
         ends[r, name] = free[r, "send"] = begin + busy
         arrived = max(begin + away, free.get((op.peer, "receive"), 0.0)) + busy
         ends[op.peer, op.match] = free[op.peer, "receive"] = arrived
