@@ -28,12 +28,12 @@ class Block(nn.Module):
         super().__init__()
         self.norms = nn.ModuleList([nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)])
         self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        up, down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.mlp = nn.Sequential(up, nn.GELU(), down)
 
     def forward(self, x):
-        heads = self.qkv(self.norms[0](x)).unflatten(-1, (3, 4, WIDTH // 4))
-        q, k, v = heads.permute(2, 0, 3, 1, 4)
-        seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        qkv = self.qkv(self.norms[0](x)).unflatten(-1, (3, 4, WIDTH // 4)).permute(2, 0, 3, 1, 4)
+        seen = functional.scaled_dot_product_attention(*qkv, is_causal=True)
         x = x + self.out(seen.transpose(1, 2).flatten(2))
         return x + self.mlp(self.norms[1](x))
 
