@@ -14,7 +14,7 @@ from commsched.planner.search.problem import BASELINES
 from commsched.progress import progress
 from commsched.study.cells import Cell
 from commsched.study.pricing import FAILED, Row, row
-from commsched.study.rows import appending
+from commsched.study.rows import appending, read
 from commsched.text_table import table
 from commsched.units import bits, seconds
 
@@ -65,8 +65,8 @@ def run(
                 for one in _rows(left, executor, check):
                     found[one["cell"]] = file.add(one)
                     bar.update()
-            except KeyboardInterrupt:
-                there = len(found.keys() & wanted.keys())
+            except KeyboardInterrupt:  # perhaps between a row's writing and its noting
+                there = len({str(one["cell"]) for one in read(path)} & wanted.keys())
                 told = f"interrupted; {path} has {there} of {len(wanted)} rows, and can go on"
                 raise KeyboardInterrupt(told) from None
     made = [found[digest] for digest in wanted]
