@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from commsched.net.generate.transformer import matrix_layer, norm_layer
-from commsched.net.graph import Layer, Net, Tensor
+from commsched.net.generate.transformer import embedding_layer, matrix_layer, norm_layer
+from commsched.net.graph import Layer, Net
 
 SOURCE = (
     "generated from formulas by commsched.net.generate.megatron: flops from Narayanan et al.,"
@@ -43,7 +43,7 @@ def megatron(
         replace(layer, block=f"h.{i}") for i in range(layers) for layer in shape.block(f"h.{i}")
     ]
     tail = (shape.alone(norm_layer("ln_f", tokens, hidden)), *_head(tokens, hidden, vocabulary))
-    every = (_embedding(tokens, sequence, hidden, vocabulary), *blocks, *tail)
+    every = (embedding_layer(tokens, sequence, hidden, vocabulary), *blocks, *tail)
     crossing = 2.0 * tokens * hidden / scattered
     return Net(name=name, layers=tuple(_chained(every, crossing)), batch=batch, source=SOURCE)
 
@@ -125,22 +125,6 @@ class _Shape:
     def alone(self, layer: Layer) -> Layer:
         """Share a layer between pairs of matrices by parts of the sequence, if that is wanted."""
         return replace(layer, cut="inside", whole=0.0) if self.spread else layer
-
-
-def _embedding(tokens: int, sequence: int, hidden: int, vocabulary: int) -> Layer:
-    return Layer(
-        name="embedding",
-        tensors=(
-            Tensor(name="wte.weight", shape=(vocabulary, hidden), dtype="float16", axis=0),
-            Tensor(name="wpe.weight", shape=(sequence, hidden), dtype="float16"),
-        ),
-        forward_bytes=6.0 * tokens * hidden,
-        backward_bytes=12.0 * tokens * hidden,
-        activation=1.0 * tokens * hidden,  # dropout mask
-        cut="rows",
-        summed=tokens * hidden,
-        whole=1.0 * tokens * hidden,
-    )
 
 
 def _head(tokens: int, hidden: int, vocabulary: int) -> Iterable[Layer]:

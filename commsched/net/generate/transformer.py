@@ -32,19 +32,7 @@ def gpt(
     blocks = [_block(i, hidden, heads, sequence, batch) for i in range(layers)]
     head_flops = 2.0 * tokens * hidden * vocabulary
     every: list[Layer] = [
-        Layer(
-            name="embedding",
-            tensors=(
-                Tensor(name="wte.weight", shape=(vocabulary, hidden), dtype="float16", axis=0),
-                Tensor(name="wpe.weight", shape=(sequence, hidden), dtype="float16"),
-            ),
-            forward_bytes=6.0 * tokens * hidden,
-            backward_bytes=12.0 * tokens * hidden,
-            activation=1.0 * tokens * hidden,  # dropout mask
-            cut="rows",
-            summed=tokens * hidden,
-            whole=1.0 * tokens * hidden,
-        ),
+        embedding_layer(tokens, sequence, hidden, vocabulary),
         *(layer for block in blocks for layer in block),
         norm_layer("ln_f", tokens, hidden),
         Layer(
@@ -135,6 +123,23 @@ def matrix_layer(
         parts=parts,
         summed=tokens * (outputs if rows else inputs),
         whole=whole,
+    )
+
+
+def embedding_layer(tokens: int, sequence: int, hidden: int, vocabulary: int) -> Layer:
+    """Make the tables of tokens and positions, and their dropout."""
+    return Layer(
+        name="embedding",
+        tensors=(
+            Tensor(name="wte.weight", shape=(vocabulary, hidden), dtype="float16", axis=0),
+            Tensor(name="wpe.weight", shape=(sequence, hidden), dtype="float16"),
+        ),
+        forward_bytes=6.0 * tokens * hidden,
+        backward_bytes=12.0 * tokens * hidden,
+        activation=1.0 * tokens * hidden,  # dropout mask
+        cut="rows",
+        summed=tokens * hidden,
+        whole=1.0 * tokens * hidden,
     )
 
 
