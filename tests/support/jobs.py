@@ -105,7 +105,8 @@ class Job:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for pid in (self.process.pid, *self.processes()):
+        self.process.kill()  # nothing where it has ended: its number may be another's by now
+        for pid in self.processes():
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
