@@ -1,10 +1,14 @@
-"""`commsched completion SHELL`: a script with which a shell completes commands and options."""
+"""`commsched completion SHELL`: a script with which a shell completes a command line."""
 
 import argparse
-from pathlib import Path
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from commsched.cli.options import Commands, Option, add_command
 from commsched.errors import CommschedError, install
+
+if TYPE_CHECKING:
+    from commsched.cli.completion_words import Words
 
 SHELLS = ("bash", "zsh", "fish")
 EXAMPLE = """example:
@@ -12,11 +16,34 @@ EXAMPLE = """example:
   commsched completion zsh > ~/.zfunc/_commsched      # a folder of $fpath
   commsched completion fish > ~/.config/fish/completions/commsched.fish
 """
+# Each function offers names for the part of a word behind its last comma, and files for the whole.
+BASH = """{function}() {{
+  compgen -P "${{1%"${{1##*,}}"}}" -W "{names}" -- "${{1##*,}}"
+  {files}
+}}"""
+ZSH = """{function}() {{
+  local -a names=({names})
+  {files}
+  compset -P '*,'
+  compadd "$@" -a names
+}}"""
+FISH = """function {function}
+  set -l typed (commandline -ct)
+  for name in {names}
+    echo (string replace -r '[^,]*$' '' -- $typed)$name
+  end
+  {files}
+end"""
+FILES = {
+    "bash": 'compgen -f -- "$1"',
+    "zsh": '_files "$@"',
+    "fish": "__fish_complete_path $typed",
+}
 
 
 def add(commands: Commands) -> None:
     """Declare the command."""
-    text = "print a script with which bash, zsh or fish completes commands and options"
+    text = "print a script with which bash, zsh or fish completes commands, options, names, files"
     options = [Option("shell", "SHELL", "bash, zsh or fish", choices=SHELLS)]
     add_command(commands, "completion", completion, text, options, EXAMPLE)
 
@@ -27,22 +54,37 @@ def completion(args: argparse.Namespace) -> None:
         import shtab
     except ModuleNotFoundError:
         raise CommschedError(f"completion needs shtab; {install('completion')}") from None
-    parser = args.whole_parser()
-    for each in _all(parser):
-        for action in each._actions:
-            if action.type is not None and _is_file(action):
-                action.complete = shtab.FILE  # type: ignore[attr-defined]
+    from commsched.cli.completion_words import is_folder, places, words
+
+    parser, known = args.whole_parser(), places()
+    functions: dict[Words, str] = {}
+    for command, action in _actions(parser, ""):
+        found = words(known, command, action)
+        if is_folder(action):
+            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+        elif any(found) and action.choices is None:
+            kind = "File" if found.files else "names"  # shtab's bash escapes those of a File
+            function = functions.setdefault(found, f"_commsched_{kind}_{len(functions)}")
+            action.complete = _complete(found, function)  # type: ignore[attr-defined]
     print(shtab.complete(parser, args.shell))
 
 
-def _is_file(action: argparse.Action) -> bool:
-    return action.type is Path or getattr(action.type, "__name__", "") == "output_file"
+def _complete(words: "Words", function: str) -> dict[str, Any]:
+    """Describe to shtab a function that offers words, in each shell."""
+    preamble = {}
+    for shell, text in (("bash", BASH), ("zsh", ZSH), ("fish", FISH)):
+        files = FILES[shell] if words.files else ""
+        preamble[shell] = text.format(function=function, names=" ".join(words.names), files=files)
+    return {"bash": function, "zsh": function, "fish": f"({function})", "preamble": preamble}
 
 
-def _all(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
-    found = [parser]
+def _actions(
+    parser: argparse.ArgumentParser, command: str
+) -> Iterator[tuple[str, argparse.Action]]:
+    """Yield all actions that take a value, with the words of their command."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for each in action.choices.values():
-                found += _all(each)
-    return found
+            for name, each in action.choices.items():
+                yield from _actions(each, f"{command} {name}".strip())
+        elif action.nargs != 0:
+            yield command, action
