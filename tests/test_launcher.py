@@ -18,6 +18,7 @@ from commsched.run.job.launcher import (
     library,
 )
 
+USERS, ROOTS = "/usr/bin:/bin", "/usr/sbin:/sbin:/usr/bin:/bin"  # paths
 DOCTOR = [sys.executable, "-m", "commsched", "doctor", "--json"]
 
 
@@ -148,6 +149,11 @@ def test_doctor_finds_nothing_broken_here():
     found = findings(done.stdout)
     assert found["ranks"]["value"].startswith("1,")
     assert {"Python", "MPI library", "launcher", "MPI threads", "GPU"} <= set(found)
+
+
+def test_doctor_finds_the_programs_of_a_testbed_where_only_roots_path_leads():
+    found = [findings(run(DOCTOR, PATH=path).stdout) for path in (ROOTS, USERS)]
+    assert found[0]["testbed"] == found[1]["testbed"]
 
 
 def test_doctor_sees_all_ranks_and_prints_once():

@@ -64,7 +64,7 @@ def examine() -> list[Finding]:
     else:
         found.append(OK("mpi4py", mpi4py))
         found += _mpi()
-    return [*found, *_shared(), _spinning(), _compiled(), _gpu(), _testbed()]
+    return [*found, *_shared(), _spinning(), _compiled(), _gpu()]
 
 
 def _version(package: str) -> str | None:
@@ -280,14 +280,3 @@ def _gpu() -> Finding:
         return WARN("GPU", f"CuPy {cupy.__version__}: {error}", advice)
     advice = "to measure it: commsched bench gpu -o gpu" if count else ""
     return OK("GPU", f"{count} x {named}, CuPy {cupy.__version__}", advice)
-
-
-def _testbed() -> Finding:
-    """Check what emulated hosts need: root and iproute2 for network namespaces."""
-    missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
-    lacks = ["iproute2 (apt-get install iproute2)"] if missing else []
-    lacks += [] if os.geteuid() == 0 else ["root"]
-    if lacks:
-        value = f"not possible here: needs {' and '.join(lacks)}"
-        return WARN("shaped test network", value)
-    return OK("shaped test network", "iproute2 and root are there")

@@ -2,8 +2,12 @@
 
 import argparse
 import json
+from typing import TYPE_CHECKING
 
 from commsched.cli.options import Commands, Flag, add_command
+
+if TYPE_CHECKING:
+    from commsched.run.doctor import Finding
 
 EXAMPLE = """example:
   commsched doctor
@@ -25,10 +29,20 @@ def doctor(args: argparse.Namespace) -> int:
     from commsched.run.doctor import FindingStatus, examine
     from commsched.run.job.launcher import environment_rank
 
-    findings = examine()
+    findings = [*examine(), _testbed()]
     if environment_rank() in (None, 0):
         if args.json:
             print(json.dumps([asdict(finding) for finding in findings], indent=1))
         else:
             print("\n".join(map(str, findings)))
     return int(any(finding.status is FindingStatus.FAIL for finding in findings))
+
+
+def _testbed() -> "Finding":
+    """Check what the hosts of a testbed need."""
+    from commsched.lab.testbed.system import lacking
+    from commsched.run.doctor import OK, WARN
+
+    lacks = lacking()
+    there = OK("testbed", "root, iproute2 and util-linux are there")
+    return WARN("testbed", lacks) if lacks else there
