@@ -40,13 +40,20 @@ def test_ranks_that_fail_alike_say_it_once():
     assert "no.json: cannot be read" in said
 
 
-def test_a_command_of_one_process_is_done_by_the_first_rank_alone():
-    with Job(3, [sys.executable, "-m", "commsched", "list", "libraries"]) as job:
+@pytest.mark.parametrize(
+    ("words", "told_once"),
+    [
+        (["list", "libraries"], "  nccl"),
+        (["bench", "codecs", "--codec", "fp16", "--numel", "1000", "--repeats", "2"], "fp16"),
+    ],
+)
+def test_a_command_of_one_process_is_done_by_the_first_rank_alone(words, told_once):
+    with Job(3, [sys.executable, "-m", "commsched", *words]) as job:
         done = job.wait(120)
     assert done.status == 0
     first, *told = done.output.splitlines()
-    assert first == "commsched: 'list' needs one process: the first of 3 works alone"
-    assert sum(line.startswith("  nccl") for line in told) == 1
+    assert first == f"commsched: '{words[0]}' needs one process: the first of 3 works alone"
+    assert sum(line.startswith(told_once) for line in told) == 1
 
 
 def test_a_transformer_is_the_formula_written_down(tmp_path, capsys):

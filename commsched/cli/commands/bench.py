@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from commsched.cli import bench_convergence as convergence
 from commsched.cli import size
 from commsched.cli.bench_options import ALONE, TABLES
-from commsched.cli.options import Commands, add_command, add_options
+from commsched.cli.options import TIMEOUT, Commands, add_command, add_options
 from commsched.cli.ranks import begin
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
@@ -51,13 +51,14 @@ EXAMPLES = {
 def add(commands: Commands) -> None:
     """Declare the command, and each benchmark with its own options."""
     text = "measure simulator, planner and codecs; under mpiexec, exchanges and overlap"
-    p = add_command(commands, "bench", bench, text, (), EXAMPLE, ranks=True)
+    p = add_command(commands, "bench", bench, text, (), EXAMPLE)
     names = p.add_subparsers(dest="name", metavar="NAME", title="benchmarks")
     for name, run in sorted(BENCHES.items()):
         line = (run.__doc__ or "").partition(".\n")[0].rstrip(".")
         line = line[:1].lower() + line[1:]
         epilog = f"example:\n  {EXAMPLES[name]}\n"
-        own = add_command(names, name, bench, line, TABLES[name], epilog, ranks=True)
+        options = TABLES[name]
+        own = add_command(names, name, bench, line, options, epilog, ranks=TIMEOUT in options)
         for action in own._actions:  # what was said before the name stays
             p.set_defaults(**{action.dest: action.default} if action.dest != "help" else {})
             action.default = argparse.SUPPRESS
