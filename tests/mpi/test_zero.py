@@ -75,7 +75,9 @@ class Weighed(ShardedWorker):
         self.weigh()
 
     def weigh(self):
-        found = (sum(a.nbytes for a in arrays.values()) for arrays in (self.used, self._gradients))
+        # Copies: the threads of the engine add to both and take from them meanwhile.
+        living = (list(self.used.values()), list(self._gradients.values()))
+        found = (sum(array.nbytes for array in arrays) for arrays in living)
         self.most = tuple(map(max, zip(self.most, found, strict=True)))
 
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tests.support.jobs import Job
+from tests.support.jobs import TESTS_OF_RANKS, Job
 
 SECONDS = 800
 
@@ -12,8 +12,7 @@ SECONDS = 800
 @pytest.mark.timeout(SECONDS + 20)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
 def test_all_mpi_tests_pass(ranks):
-    tests = [sys.executable, "-m", "pytest", "tests/mpi", "-q", "-x", "-p", "no:cacheprovider"]
-    with Job(ranks, tests) as job:
+    with Job(ranks, [sys.executable, "-m", "pytest", *TESTS_OF_RANKS]) as job:
         ended = job.wait(SECONDS)
     assert ended.status == 0, ended.output
     assert " passed" in ended.output

@@ -23,6 +23,9 @@ MARK = "COMMSCHED_TEST_JOB"  # in the environment of everything that a job start
 RUN = [sys.executable, "-m", "commsched", "run"]
 MAIN = "import sys\nfrom commsched.cli.main import main\nraise SystemExit(main(sys.argv[1:]))\n"
 IMPATIENT_RUN = [sys.executable, "-c", IMPATIENT + MAIN, "run"]
+# Of pytest on ranks. Nothing is captured: a rank that ends the job would take its reason along, and
+# Hydra reports only ranks that it has killed itself by then ("EXIT CODE: 9").
+TESTS_OF_RANKS = ("tests/mpi", "-q", "-x", "-p", "no:cacheprovider", "--capture=no")
 
 
 class Ended(NamedTuple):

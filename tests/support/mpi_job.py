@@ -9,6 +9,7 @@ import pytest
 from mpi4py import MPI
 
 from tests.support import ranks
+from tests.support.jobs import TESTS_OF_RANKS
 
 SPLITS = ((4, 3, 1), (2, 6), (8,))  # sizes of the groups that work side by side
 
@@ -20,9 +21,7 @@ def main() -> int:
         ranks.split(sizes)
         for name in [name for name in sys.modules if name.startswith("tests.mpi")]:
             del sys.modules[name]  # its groups are other ranks
-        status = int(
-            pytest.main(["tests/mpi", "-q", "-x", "-p", "no:cacheprovider", *sys.argv[1:]])
-        )
+        status = int(pytest.main([*TESTS_OF_RANKS, *sys.argv[1:]]))
         if status:
             break
     return status

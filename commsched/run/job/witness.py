@@ -58,7 +58,7 @@ def main(rank: str, host: str, pid: int, manager: int, patience: float) -> None:
         if manager != NOBODY:
             os.write(manager, ABORT)
             time.sleep(HEARD)
-        os.kill(pid, signal.SIGKILL)
+        _kill(pid, watched)
         return
 
 
@@ -75,6 +75,15 @@ def _opened(pid: int) -> int:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):  # not Linux, or an old one
         return NOBODY
+
+
+def _kill(pid: int, watched: int) -> None:
+    """Kill the rank, and nobody who has its number by now."""
+    with contextlib.suppress(OSError):  # it has ended
+        if watched == NOBODY:
+            os.kill(pid, signal.SIGKILL)
+        else:
+            signal.pidfd_send_signal(watched, signal.SIGKILL)
 
 
 def _status(watched: int) -> int | None:
