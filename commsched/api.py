@@ -41,7 +41,7 @@ from commsched.planner.smaller import too_large
 from commsched.plot.draw import draw
 from commsched.plot.style import Style
 from commsched.program.read_plan import read_plan
-from commsched.quantities import ERROR, GIGABYTES, MEGABYTES, PATIENCE
+from commsched.quantities import DENSITY, ERROR, GIGABYTES, MEGABYTES, PATIENCE
 from commsched.simulate.engine import STEPS
 from commsched.simulate.engine import simulate as predict
 from commsched.simulate.report import lines, report
@@ -57,7 +57,13 @@ from commsched.timeline.report import comparison_data, comparison_table
 from commsched.units import nbytes, seconds
 
 RANKS = 64  # whose spans a predicted timeline has by default
-PLURALS = {"planners": "planner", "methods": "method", "strategies": "strategy"}
+PLURALS = {
+    "planners": "planner",
+    "methods": "method",
+    "strategies": "strategy",
+    "bandwidths": "bandwidth",
+    "densities": "density",
+}
 QUANTITIES = {"memory": GIGABYTES, "bucket": MEGABYTES, "time_limit": PATIENCE, "max_error": ERROR}
 GIVEN = ("net", "machine", "lossy")  # by arguments of their own
 FIELDS = tuple(field.name for field in fields(Request) if field.name not in GIVEN)
@@ -67,11 +73,21 @@ COLUMNS = ("plan", "iteration", "speed-up", "exposed", "sent per rank", "memory"
 class Net(Shown):
     """A net: a shipped one by its name, or a net file.
 
-    `scale` multiplies bytes and compute seconds, `stretch` the seconds only.
+    `scale` multiplies bytes and compute seconds, `stretch` the seconds only; `density` is the share
+    of non-zeros of every gradient, in place of the net's own.
     """
 
-    def __init__(self, name: str | Path, *, scale: float = 1.0, stretch: float = 1.0) -> None:
+    def __init__(
+        self,
+        name: str | Path,
+        *,
+        scale: float = 1.0,
+        stretch: float = 1.0,
+        density: float | str | None = None,
+    ) -> None:
         self.model: net_graph.Net = net_file.load(str(name)).scaled(scale, stretch)
+        if density is not None:
+            self.model = self.model.with_density(DENSITY.read(str(density), "density"))
 
     def write(self, path: str | Path) -> None:
         """Write a net file."""

@@ -31,6 +31,13 @@ def sparsities(draw: st.DrawFn) -> Sparsity:
     return Sparsity(law=law, density=density)
 
 
+@given(law=sparsities().filter(lambda law: law.law != "curve"), density=densities)
+def test_a_law_of_another_density_has_that_density(law: Sparsity, density: float) -> None:
+    changed = law.at(density)
+    assert float(changed.after(1)) == pytest.approx(density, rel=1e-12)
+    assert (changed.rows, changed.exponent) == (law.rows, law.exponent)
+
+
 @given(law=sparsities(), merged=st.lists(st.integers(1, 5000), min_size=1, max_size=8))
 def test_summing_more_ranks_never_empties_a_tensor(law: Sparsity, merged: list[int]) -> None:
     ranks = np.array(sorted(merged))

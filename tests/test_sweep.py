@@ -74,6 +74,23 @@ def test_bad_lists_are_refused_in_a_sentence(given, sentence):
         product_of(given, "study")
 
 
+def test_a_row_of_a_density_is_what_plan_says_of_it(tmp_path):
+    words = ["--machine", "p3.16xlarge", "--nodes", "2", "--planner", "best"]
+    dense, sparse = swept(
+        tmp_path / "s.csv", "--net", "vgg16", *words, "--density", "1,1%", "--method", "zen"
+    )
+    assert (dense["density"], sparse["density"]) == (1.0, 0.01)
+    assert sparse["step_seconds"] < dense["step_seconds"]
+    out = str(tmp_path / "plan.json")
+    words = [*words[:4], "--density", "1%", "--method", "zen", "-o", out]
+    assert main(["plan", "vgg16", *words]) == 0
+    simulated = cs.Plan.read(out).simulate()
+    assert sparse["step_seconds"] == pytest.approx(simulated.iteration, rel=1e-9)
+    net = cs.Net("vgg16", density="1%").model
+    assert {one.sparsity.density for layer in net.layers for one in layer.tensors} == {0.01}
+    draw([dense, sparse], tmp_path / "s.svg", StudyPicture(x="density"))
+
+
 @pytest.mark.parametrize("planner", ["ddp-25mb"])
 def test_a_simulated_row_is_what_plan_and_simulate_say(planner, tmp_path):
     path = tmp_path / "sweep.csv"
@@ -261,8 +278,10 @@ def at(x, allow, step, net=""):
 
 def test_a_break_even_lies_where_the_saved_share_crosses_one_percent():
     plain = [at(1, "", 1.0), at(100, "", 1.0)]
-    ((row, x),) = break_evens([*plain, at(1, "fp16", 0.98), at(100, "fp16", 1.0)], "bandwidth")
-    assert (row["allow"], x) == ("fp16", pytest.approx(10.0))
+    for ends, below in ((0.98, 1.0), True), ((1.0, 0.98), False):
+        codec = [at(x, "fp16", step) for x, step in zip((1, 100), ends, strict=True)]
+        ((row, x, pays_below),) = break_evens([*plain, *codec], "bandwidth")
+        assert (row["allow"], x, pays_below) == ("fp16", pytest.approx(10.0), below)
     assert not list(break_evens([*plain, at(1, "fp16", 0.9), at(100, "fp16", 0.9)], "bandwidth"))
 
 

@@ -84,6 +84,13 @@ class Tensor:
     def nbytes(self) -> int:
         return self.numel * ITEMSIZE[self.dtype]
 
+    def with_density(self, density: float) -> "Tensor":
+        """Give the gradient a share of non-zeros."""
+        try:
+            return replace(self, sparsity=self.sparsity.at(density))
+        except CommschedError as error:
+            raise CommschedError(f"tensor {self.name!r}: {error}") from None
+
     def scaled(self, scale: float, along: int = 0) -> "Tensor":
         """Scale a dimension, and with the first one the rows of a Zipf law."""
         law, least = self.sparsity, 1
@@ -129,6 +136,10 @@ class Layer:
         normalise(self, f"layer {self.name!r}: ")
         if self.experts is not None and self.cut:
             raise CommschedError(f"layer {self.name!r}: it has either 'experts' or 'cut', not both")
+
+    def with_density(self, density: float) -> "Layer":
+        """Give the gradients of all tensors a share of non-zeros."""
+        return replace(self, tensors=tuple(one.with_density(density) for one in self.tensors))
 
     def scaled(self, size: float, work: float) -> "Layer":
         """Scale tensors, activation and output by `size`, seconds and work by `work`."""
@@ -243,6 +254,10 @@ class Net:
             optimizer=None if self.optimizer is None else self.optimizer * work,
             data=self.data * work,
         )
+
+    def with_density(self, density: float) -> "Net":
+        """Give every gradient a share of non-zeros; those that were dense spread them evenly."""
+        return replace(self, layers=tuple(layer.with_density(density) for layer in self.layers))
 
     def seconds(self, layer: Layer, device: Device) -> tuple[float, float]:
         """Seconds of a layer's forward and backward: as measured, else a roofline.

@@ -1,7 +1,7 @@
 """Laws for the positions of a gradient's non-zeros, and their density after ranks are summed."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import isfinite
 from typing import Annotated, Literal, get_args
@@ -77,6 +77,13 @@ class Sparsity:
                     f"curve point {[more, denser]} after {[ranks, density]}: ranks must ascend,"
                     " densities must not descend and be at most 1"
                 )
+
+    def at(self, density: float) -> "Sparsity":
+        """Return the law with another density of one rank; `dense` becomes `uniform`."""
+        if self.law == "curve":
+            raise CommschedError("a measured curve has the density that was measured")
+        law = "uniform" if self.law == "dense" and density < 1.0 else self.law
+        return replace(self, law=law, density=density)
 
     def after(self, merged: int | Ints) -> Floats:
         """Expected density after summing `merged` >= 1 ranks: same shape as `merged`."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import log
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,8 @@ INCH = 72.0  # pt
 NEAR = 5e-3  # of a value: lines that differ less cannot be told apart in a panel
 SAME, ALMOST = " = ", " ≈ "  # between the names of lines that lie upon each other
 LETTER = 0.58  # width of a letter, in sizes of the font
+AXIS = 0.3  # in, beside a panel
+GAP = 0.015  # of a panel's width, between a line and its text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,7 +257,7 @@ class _Drawing:
         self._from_zero(panel, rows)
         panel.grid(axis="y", linewidth=0.3, color="#CCCCCC")
         if wanted.break_even:
-            self._break_even(panel, rows)
+            self._break_even(panel, rows, len(hidden))
         return handles
 
     def _ticks(self, panel: Axes, name: str) -> Callable[[Any], float]:
@@ -274,29 +277,37 @@ class _Drawing:
 
     def _room(self, panel: Axes) -> int:
         """Count the ticks that have room under a panel."""
-        columns = len(self._distinct(self.facets[-1:]))
-        return max(2, int(self.wanted.width / columns * INCH / (self.font * 2.4)))
+        longest = max(len(text_of(one, self.wanted.x)) for one in self.rows)
+        return max(2, int(self._wide() * INCH / (self.font * LETTER * (longest + 2))))
 
-    def _break_even(self, panel: Axes, rows: Sequence[Row]) -> None:
-        """Mark where what is allowed stops to save GAIN of the step."""
-        found = list(break_evens(rows, self.wanted.x))
-        for number, (row, x) in enumerate(found):
-            look = self._look(self.label(row, self.lines))
-            panel.axvline(x, color=look["color"], linewidth=0.8, linestyle=(0, (1, 1.5)))
-            low, high = panel.get_xlim()
-            left = log(x / low) < log(high / low) / 2
-            panel.annotate(
-                f"{row['allow']} pays below {x:.3g} {KNOWN[self.wanted.x].unit}".rstrip(),
-                (x, 1 - 0.09 * number),
-                (3 if left else -3, -2),
-                xycoords=("data", "axes fraction"),
-                textcoords="offset points",
-                ha="left" if left else "right",
-                va="top",
+    def _wide(self) -> float:
+        """Return about how wide a panel is, in."""
+        return self.wanted.width / len(self._distinct(self.facets[-1:]))
+
+    def _break_even(self, panel: Axes, rows: Sequence[Row], under: int) -> None:
+        """Mark where what is allowed begins or stops to save GAIN, over `under` lines of text."""
+        letter = LETTER * (self.font - 1) / INCH / (self._wide() - AXIS)  # of the panel's width
+        low = 0.03 + 0.09 * under
+        for row, x, below in break_evens(rows, self.wanted.x):
+            colour = self._look(self.label(row, self.lines))["color"]
+            panel.axvline(x, color=colour, linewidth=0.8, linestyle=(0, (1, 1.5)))
+            value = KNOWN[self.wanted.x].words.format(f"{x:.3g}")
+            text = f"{row['allow']} pays {'below' if below else 'above'} {value}"
+            lines = wrap(text, max(8, int(1 / letter)))
+            wide = letter * max(map(len, lines))
+            at, _ = panel.transAxes.inverted().transform(panel.transData.transform((x, 0.0)))
+            beside = at + GAP if at < 0.5 else at - GAP - wide
+            panel.text(
+                max(GAP, min(beside, 1 - wide)),
+                low,
+                "\n".join(lines),
+                transform=panel.transAxes,
+                va="bottom",
                 fontsize=self.font - 1,
-                color=look["color"],
+                color=colour,
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
             )
+            low += 0.09 * len(lines)
 
     def _map(self, panel: Axes, rows: Sequence[Row]) -> None:
         """Colour x times y by a value, which is written there."""

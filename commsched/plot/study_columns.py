@@ -16,7 +16,7 @@ class Column(NamedTuple):
     label: str
     scale: float = 1.0
     number: bool = True
-    unit: str = ""  # after a number of an axis
+    words: str = "{}"  # around a value, in legends
 
 
 MEASURES = {
@@ -28,10 +28,11 @@ MEASURES = {
     "money": Column("money_per_hour", "money per hour"),
 }
 AXES = {
-    "bandwidth": Column("port_bits_per_second", "Gbit/s of a node's port", 1e9, unit="Gbit/s"),
-    "ranks": Column("ranks", "ranks", unit="ranks"),
-    "nodes": Column("nodes", "nodes", unit="nodes"),
-    "scale": Column("scale", "scale of the net", unit="x the net"),
+    "bandwidth": Column("port_bits_per_second", "Gbit/s of a node's port", 1e9, words="{} Gbit/s"),
+    "ranks": Column("ranks", "ranks", words="{} ranks"),
+    "nodes": Column("nodes", "nodes", words="{} nodes"),
+    "scale": Column("scale", "scale of the net", words="{} x the net"),
+    "density": Column("density", "density of a rank's gradients", words="density {}"),
     **{
         name: Column(name, name, number=False)
         for name in ("net", "machine", "planner", "allow", "method", "strategy", "set", "compute")
@@ -66,11 +67,11 @@ def text_of(row: Row, name: str) -> str:
 
 
 def shown_of(row: Row, name: str) -> str:
-    """Return a value as a legend shows it, with its unit."""
-    text, unit = text_of(row, name), KNOWN[name].unit
+    """Return a value as a legend shows it, with words that say what it is."""
+    text = text_of(row, name)
     if name == "allow" and text == "-":
         return "lossless"
-    return f"{text} {unit}" if unit and text != "-" else text
+    return text if text == "-" else KNOWN[name].words.format(text)
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -82,8 +83,16 @@ def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return found
 
 
-def break_evens(rows: Sequence[Row], x: str) -> list[tuple[Row, float]]:
-    """Find where a row's codecs stop to save GAIN of the step without them, between two x.
+class BreakEven(NamedTuple):
+    """Where compressing begins or stops to pay."""
+
+    row: Row
+    x: float
+    below: bool  # it pays below x; else above
+
+
+def break_evens(rows: Sequence[Row], x: str) -> list[BreakEven]:
+    """Find where a row's codecs begin or stop to save GAIN of the step without them.
 
     The share that is saved is a line over the logarithm of x.
     """
@@ -99,7 +108,8 @@ def break_evens(rows: Sequence[Row], x: str) -> list[tuple[Row, float]]:
             both = sorted(plain.keys() & codec.keys())
             gains = [1 - codec[at]["step_seconds"] / plain[at]["step_seconds"] for at in both]
             for (a, low), (b, high) in pairwise(zip(both, gains, strict=True)):
-                if low > GAIN >= high:
+                if (low > GAIN) != (high > GAIN):
                     share = (low - GAIN) / (low - high)
-                    found.append((codec[a], exp(log(a) + share * log(b / a))))
+                    where = exp(log(a) + share * log(b / a))
+                    found.append(BreakEven(codec[a], where, below=low > GAIN))
     return found

@@ -27,6 +27,7 @@ from commsched.planner.only_methods import only
 from commsched.planner.registry import DEFAULT, PLANNERS
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
+from commsched.quantities import DENSITY
 from commsched.quantity import NUMBER, Quantity
 
 SAME = "-"  # as the machine or the net has it, or nothing
@@ -51,6 +52,7 @@ class Cell:
     method: str = SAME  # METHOD ...
     compute: str = SAME
     scale: str = "1"
+    density: str = SAME  # of every gradient
     simulate: bool = False
 
     @property
@@ -67,7 +69,7 @@ class Cell:
     @property
     def load(self) -> tuple[str, ...]:
         """What tells the net, the methods and the strategy on a machine."""
-        axes = ("net", "scale", "compute", "strategy", "allow", "method")
+        axes = ("net", "scale", "density", "compute", "strategy", "allow", "method")
         return tuple(getattr(self, axis) for axis in axes)
 
     @property
@@ -81,10 +83,9 @@ class Cell:
         compute = "" if self.compute == SAME else self.compute
         scale = SCALE.read(self.scale, "scale")
         strategy, params = _strategy(self.strategy)
+        net = net_of(self.net, self.machine, self.set, compute, scale, self.density)
         request = Request(
-            net=under_load(
-                net_of(self.net, self.machine, self.set, compute, scale), machine, compute
-            ),
+            net=under_load(net, machine, compute),
             machine=machine,
             strategy=strategy,
             params=params,
@@ -164,6 +165,7 @@ def _check(axes: Mapping[str, Sequence[str]], where: str) -> None:
         "method": lambda word: [find_method(name) for name in _parts(word)],
         "compute": check_choice,
         "scale": lambda word: SCALE.read(word, "scale"),
+        "density": lambda word: DENSITY.read(word, "density"),
     }
     for axis, words in axes.items():
         for word in words:
@@ -212,10 +214,11 @@ def machine_of(name: str, changes: str, nodes: str, ranks: str, bandwidth: str) 
 
 
 @lru_cache(maxsize=NEAR)
-def net_of(name: str, machine: str, changes: str, compute: str, scale: float) -> Net:
-    """Return a net with the seconds of a machine's device."""
+def net_of(name: str, machine: str, changes: str, compute: str, scale: float, density: str) -> Net:
+    """Return a net with the seconds of a machine's device, and with gradients of a density."""
     device = machine_of(machine, changes, SAME, SAME, SAME).device
-    return fitted(_net(name).scaled(scale, 1.0), device, compute)
+    net = fitted(_net(name).scaled(scale, 1.0), device, compute)
+    return net if density == SAME else net.with_density(DENSITY.read(density, "density"))
 
 
 _net = lru_cache(maxsize=NEAR)(net_file.load)

@@ -28,6 +28,7 @@ from commsched.planner.search.problem import BASELINES, Problem
 from commsched.planner.search.shortlist import Shortlist
 from commsched.planner.space import Candidate, spec_of
 from commsched.program.registry import STRATEGIES
+from commsched.quantities import DENSITY
 from commsched.simulate.engine import STEPS, simulate
 from commsched.study.cells import NEAR, SAME, Cell
 from commsched.timeline.totals import Totals, median
@@ -47,6 +48,7 @@ COLUMNS = (
     "method",
     "compute",
     "scale",
+    "density",
     "status",
     "source",
     "step_seconds",
@@ -150,6 +152,8 @@ def row(cell: Cell) -> Row:
     try:
         if bandwidth:
             found["port_bits_per_second"] = significant(8 * PORT.read(bandwidth, "bandwidth"))
+        if found["density"]:
+            found["density"] = DENSITY.read(found["density"], "density")
         request = cell.request()
         found |= _place(request.machine)
         return found | _numbers(cell, request) | {"status": OK}

@@ -14,9 +14,11 @@ from commsched.run.job.lock import locked
 from commsched.study.pricing import COLUMNS, Row
 
 COUNTS = frozenset(("nodes", "ranks", "launches"))
-NUMBERS = frozenset(
-    name for name in COLUMNS if name == "scale" or "_seconds" in name or "_bytes" in name
-) | {"port_bits_per_second"}
+NUMBERS = frozenset(name for name in COLUMNS if "_seconds" in name or "_bytes" in name) | {
+    "scale",
+    "density",
+    "port_bits_per_second",
+}
 
 
 class RowFile:

@@ -45,6 +45,7 @@ from commsched.planner.request import Report, Request
 from commsched.planner.smaller import too_large
 from commsched.progress import tell, working
 from commsched.quantities import (
+    DENSITY,
     ERROR,
     GIGABYTES,
     MEGABYTES,
@@ -120,6 +121,12 @@ OPTIONS = (
     ),
     Option("--scale", "F", "multiply bytes and compute seconds of the net", POSITIVE, 1.0),
     Option("--stretch", "F", "multiply compute seconds only", POSITIVE, 1.0),
+    Option(
+        "--density",
+        "D",
+        "share of non-zeros of every gradient, such as 1%%; default: as the net says",
+        DENSITY,
+    ),
     COMPUTE,
     *schedule.OPTIONS,
     Flag("--sum", "sum gradients instead of averaging them"),
@@ -169,6 +176,7 @@ def request(args: argparse.Namespace) -> Request:
         on = replace(on, jitter=args.jitter)
     params: dict[str, Param] = dict(pairs(args.param, "--param"))
     net = net_file.load(args.net).scaled(args.scale, args.stretch)
+    net = net if args.density is None else net.with_density(args.density)
     net = on_machine(net, on, args.compute)
     wanted = Request(
         net=net,

@@ -40,6 +40,7 @@ LISTS = (
     ("method", "METHOD", "use no methods but these, such as ring+dense"),
     ("compute", "HOW", "seconds of the net: measured, modelled or scaled"),
     ("scale", "F", "multiply bytes and compute seconds of the net"),
+    ("density", "D", "share of non-zeros of every gradient, such as 1%%"),
 )
 OPTIONS: Table = (
     Option("study", "STUDY.toml", "the lists as a file, instead of options", Path, nargs="?"),
