@@ -16,6 +16,7 @@ from commsched.exchange.payload import Payload
 from commsched.exchange.vote import voting
 from commsched.machine.library import Algorithm, algorithm_of
 from commsched.machine.model import Group, Machine
+from commsched.machine.ways import ways
 from commsched.net.bucket import BucketSpec
 from commsched.schedule.rounds import Schedule
 
@@ -141,7 +142,9 @@ def _taken(
     if pipeline is None:
         return played
     left = 4.0 * max(numel - pipeline.trees * spec.numel, 0)
-    per_byte = pipeline.between * on.between.per_byte + pipeline.inside * on.inside.per_byte
+    near, far = ways(on, group)
+    across = max(link.per_byte for link in far)
+    per_byte = pipeline.between * across + pipeline.inside * near.per_byte
     pieces = numel / max(spec.numel, 1)
     return Played(
         played.end + left * per_byte,

@@ -1,30 +1,33 @@
 """Links of a machine, fitted to measured sums and messages."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from commsched.arrays import Floats
+from commsched.arrays import Bools, Floats
 from commsched.cost.least_squares import least_squares
+from commsched.cost.pattern import Places
 from commsched.cost.price import price
 from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method
-from commsched.interchange.micro_benchmarks import ALL_REDUCE, STREAM, Series
+from commsched.interchange.measured_ranks import level_of, ranks_of
+from commsched.interchange.micro_benchmarks import ALL_REDUCE, SHIFT, STREAM, Series
 from commsched.machine.fabric import HeldOut
-from commsched.machine.model import Machine, resized
-from commsched.machine.relink import scaled_links
+from commsched.machine.model import Group, Machine, resized
+from commsched.machine.relink import PLACES, scaled_links
 from commsched.net.bucket import BucketSpec
 from commsched.units import nbytes
 
 # Fitted factors of a link's seconds, and the expected error of each one's logarithm.
-DOUBT = {"latency": 3.0, "bytes": 1.5}
-PLACES = ("inside", "between")
+DOUBT = {"latency": 3.0, "bytes": 1.5, "oversubscription": 1.5}
 THIRD = 3  # of its sizes every third is left out of the fit
 # B; assumption: shorter messages back to back measure calls rather than bytes.
 STREAMED = 65536.0
+Factors = Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ class Task:
 
     series: Series
     on: Machine
-    place: str  # of single messages: "inside" or "between"
+    place: str  # "inside" or "between", or the level that the series was measured on
+    ranks: tuple[int, ...] = ()  # that were measured on a level; (): all
 
     @property
     def points(self) -> list[tuple[float, float]]:
@@ -42,34 +46,64 @@ class Task:
         least = {STREAM: STREAMED, ALL_REDUCE: 4.0}.get(kind, 0.0)
         return [(size, seconds) for size, seconds in self.series.points if size >= least]
 
-    def seconds(self, factors: Mapping[str, float]) -> Floats:
+    @property
+    def left_out(self) -> Bools:
+        """Which points are not fitted: (points,)."""
+        found: Bools = np.arange(len(self.points)) % THIRD == 1
+        return found
+
+    @property
+    def group(self) -> Group:
+        """The ranks that were measured."""
+        return self.on.group(self.ranks) if self.ranks else self.on.everyone
+
+    def seconds(self, factors: Factors) -> Floats:
         """Predict the points: L + 2 o + n G of a message, n G of one of many back to back."""
         on = scaled_links(self.on, factors)
         sizes = np.array([size for size, _ in self.points])
         if self.series.kind == ALL_REDUCE:
-            return np.array([_sum(on, size) for size in sizes.tolist()])
+            return np.array([_sum(on, self.group, size) for size in sizes.tolist()])
+        if self.ranks:
+            return self._messages(on, sizes)
         link = on.inside if self.place == "inside" else on.between
         wire = np.asarray(link.wire(sizes))
         if on.nic is not None and self.place == "between":
             wire = np.maximum(wire, sizes * on.nic.per_byte)
         return wire if self.series.kind == STREAM else link.latency + 2 * link.overhead + wire
 
+    def _messages(self, on: Machine, sizes: Floats) -> Floats:
+        """Predict messages on a level: of the first rank to the last, or of each to the next."""
+        src, dst = np.array([0]), np.array([len(self.ranks) - 1])
+        if self.series.kind == SHIFT:
+            src, dst = np.arange(len(self.ranks)), np.roll(np.arange(len(self.ranks)), -1)
+        wire = Places(on, self.group).wire(src, dst)
+        away = wire.away + wire.overhead if self.series.kind == STREAM else 0.0
+        whole = np.array([wire.drained(np.full(len(src), n)) - away for n in sizes.tolist()])
+        found: Floats = whole.max(axis=1)
+        return found
 
-def _sum(on: Machine, size: float) -> float:
+
+def _sum(on: Machine, group: Group, size: float) -> float:
     spec = BucketSpec.uniform(int(size) // 4)
-    return price(find_method("native+dense"), spec, on, on.everyone).exchange
+    return price(find_method("native+dense"), spec, on, group).exchange
 
 
-def task(machine: Machine, series: Series, inside: bool) -> Task:
-    """Put a series on the machine; an error if the machine has no such ranks."""
+def task(machine: Machine, series: Series, place: str = "") -> Task:
+    """Put a series on the machine; an error if the machine has no such ranks.
+
+    place: "inside" or "between" nodes, or a level of the machine; "": what the series tells.
+    """
     lanes = series.lanes
-    if inside or len(lanes) == 1:
+    if len(set(lanes)) > 1:
+        raise CommschedError(f"{series.path}: hosts have different numbers of ranks: {lanes}")
+    if place and place not in PLACES:
+        ranks = ranks_of(machine, level_of(machine, place), series)
+        return Task(series, replace(machine, native=()), place, ranks)
+    if place == "inside" or (len(lanes) == 1 and not place):
         found = machine.everyone.lanes if not lanes else lanes[0]
         on = resized(machine, 1, found if series.kind == ALL_REDUCE else max(found, 2))
         place = "inside"
     else:
-        if len(set(lanes)) > 1:
-            raise CommschedError(f"{series.path}: hosts have different numbers of ranks: {lanes}")
         on = resized(machine, len(lanes), lanes[0]) if lanes else machine
         place = "between" if on.nodes > 1 else "inside"
     if lanes and (len(lanes) > machine.nodes or lanes[0] > machine.everyone.lanes):
@@ -81,40 +115,81 @@ def task(machine: Machine, series: Series, inside: bool) -> Task:
     return Task(series, replace(on, native=()), place)
 
 
-def fitted(machine: Machine, tasks: Sequence[Task]) -> Machine:
-    """Fit latency and rate of the links inside and between nodes; note errors of sizes left out.
+class Fit(NamedTuple):
+    """A machine with fitted links, and the errors of the sizes left out by place, of 1."""
+
+    machine: Machine
+    errors: dict[str, list[float]]
+
+
+def fitted(machine: Machine, tasks: Sequence[Task]) -> Fit:
+    """Fit latency and rate of the links inside and between nodes, or of levels; note the errors.
 
     Least squares of logarithms over two of three sizes, damped towards the machine's own numbers.
     A sum of all ranks also becomes the machine's measured all-reduce.
     """
-    names = [f"{what} {place}" for place in PLACES for what in DOUBT]
-    doubt = np.array([DOUBT[name.split()[0]] for name in names])
-    real = [np.array([seconds for _, seconds in each.points]) for each in tasks]
-    left = [np.arange(len(each)) % THIRD == 1 for each in real]
-
-    def predicted(logs: Floats) -> list[Floats]:
-        factors = dict(zip(names, np.exp(logs).tolist(), strict=True))
-        return [each.seconds(factors) for each in tasks]
-
-    def errors(logs: Floats) -> Floats:
-        pairs = zip(predicted(logs), real, left, strict=True)
-        return np.concatenate([np.log(mine[~out] / seen[~out]) for mine, seen, out in pairs])
-
-    # A library's choice of algorithm follows the links: the errors have several valleys.
-    corners = [doubt * signs / 2 for signs in product((-1.0, 1.0), repeat=len(doubt))]
-    logs = least_squares(errors, doubt, corners)
-    held = tuple(
-        HeldOut(name=f"{each.series.title} {nbytes(size)}", predicted=mine, measured=seen)
-        for each, times, out in zip(tasks, predicted(logs), left, strict=True)
-        for (size, seen), mine, outside in zip(each.points, times.tolist(), out, strict=True)
-        if outside
-    )
-    moved = {name: float(f) for name, f in zip(names, np.exp(logs), strict=True) if f != 1.0}
-    sums = [t.series for t in tasks if t.series.kind == ALL_REDUCE and t.on.size == machine.size]
+    factors: dict[str, float] = {}
+    stages = list(_stages(machine, tasks))
+    for names, some in stages:
+        # A library's choice of algorithm follows the links: the errors have several valleys.
+        corners = [_doubt(names) * signs / 2 for signs in product((-1.0, 1.0), repeat=len(names))]
+        factors |= _fit(some, factors, names, corners)
+    if len(stages) > 1:
+        factors = _fit(tasks, {}, list(factors), [np.log([*factors.values()])])
+    predicted = [each.seconds(factors) for each in tasks]
+    held, errors = [], dict[str, list[float]]()
+    for each, mine in zip(tasks, predicted, strict=True):
+        for point, seconds, out in zip(each.points, mine.tolist(), each.left_out, strict=True):
+            if out:
+                name = f"{each.series.title} {nbytes(point[0])}"
+                held.append(HeldOut(name=name, predicted=seconds, measured=point[1]))
+                errors.setdefault(each.place, []).append(held[-1].error)
+    sums = [
+        each.series
+        for each in tasks
+        if each.series.kind == ALL_REDUCE and each.group.size == machine.size
+    ]
     if sums:
-        sizes, seconds = zip(*sums[-1].points, strict=True)
-        rising = np.maximum.accumulate(seconds).tolist()
+        sizes, times = zip(*sums[-1].points, strict=True)
+        rising = np.maximum.accumulate(times).tolist()
         machine = replace(machine, native=tuple(zip(sizes, rising, strict=True)))
     told = f"fitted to {', '.join(dict.fromkeys(Path(t.series.path).name for t in tasks))}"
     source = f"{machine.source}; links {told}"
-    return replace(scaled_links(machine, moved, told), held_out=held, source=source)
+    scaled = scaled_links(machine, factors, told)
+    return Fit(replace(scaled, held_out=tuple(held), source=source), errors)
+
+
+def _stages(machine: Machine, tasks: Sequence[Task]) -> Iterator[tuple[list[str], list[Task]]]:
+    """Yield names of factors with the tasks that show them: of two places, then level by level."""
+    plain = [each for each in tasks if not each.ranks]
+    if plain:
+        yield [f"{what} {place}" for place in PLACES for what in ("latency", "bytes")], plain
+    for level in machine.levels:
+        some = [each for each in tasks if each.ranks and each.place == level.name]
+        if some:
+            shares = ["oversubscription"] if level.oversubscription else []
+            yield [f"{what} {level.name}" for what in ("latency", "bytes", *shares)], some
+
+
+def _doubt(names: Sequence[str]) -> Floats:
+    """Return the expected error of the logarithm of each factor: (names,)."""
+    return np.array([DOUBT[name.split()[0]] for name in names])
+
+
+def _fit(
+    tasks: Sequence[Task], known: Factors, names: Sequence[str], starts: Sequence[Floats]
+) -> dict[str, float]:
+    """Fit the factors of some names, beside known ones; starts: logarithms to begin from."""
+    real = [np.array([seconds for _, seconds in each.points]) for each in tasks]
+
+    def factors(logs: Floats) -> dict[str, float]:
+        return {**known, **dict(zip(names, np.exp(logs).tolist(), strict=True))}
+
+    def errors(logs: Floats) -> Floats:
+        found = []
+        for each, seen in zip(tasks, real, strict=True):
+            fits = ~each.left_out
+            found.append(np.log(each.seconds(factors(logs))[fits] / seen[fits]))
+        return np.concatenate(found)
+
+    return factors(least_squares(errors, _doubt(names), starts))

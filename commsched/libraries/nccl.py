@@ -11,8 +11,9 @@ the processor NCCL leaves it out, and the files do not tell.
 from dataclasses import dataclass
 from math import inf, log2
 
-from commsched.machine.library import LIBRARIES, Algorithm, Library, Pipeline, Protocol
-from commsched.machine.model import Group, Machine
+from commsched.machine.library import LIBRARIES, Algorithm, Library, Pipeline, Protocol, Step
+from commsched.machine.model import Group, Link, Machine
+from commsched.machine.ways import ways
 
 US, GB = 1e-6, 1e9
 RING, TREE = "ring", "tree"
@@ -61,42 +62,42 @@ class _Place:
     nvlink: bool
     inside: float  # B/s of a ring in a node
     between: float  # B/s that all channels of a node take across its border
-    near: float  # s of a message of no bytes in a node, protocol Simple
-    far: float  # ... and between nodes
+    near: Link  # in a node; L + 2 o is that of a step by protocol Simple
+    far: Link  # ... and between nodes
 
     @property
     def bandwidth(self) -> float:
         return self.inside if self.nodes == 1 else min(self.inside, self.between)
 
-    def near_step(self, kind: str, protocol: str) -> float:
-        """Seconds of a step in a node: the table's, moved by what this link is off for Simple.
+    def near_step(self, kind: str, protocol: str) -> Step:
+        """Return a step in a node; those of a ring that crosses nodes also post a message."""
+        table = NVLINK if self.nvlink else PCI
+        posts = kind == RING and self.nodes > 1
+        return _moved(table, kind, protocol, POST[protocol] if posts else 0.0)
 
-        The steps of a ring that crosses nodes last at least as long as posting a message.
-        """
-        seconds = _moved(NVLINK if self.nvlink else PCI, self.near, kind, protocol)
-        return max(seconds, POST[protocol]) if kind == RING and self.nodes > 1 else seconds
-
-    def far_step(self, kind: str, protocol: str) -> float:
-        """Seconds of a step between nodes; with a rank per node the ring's are those of trees."""
-        return _moved(NET, self.far, TREE if self.ranks == self.nodes else kind, protocol)
+    def far_step(self, kind: str, protocol: str) -> Step:
+        """Return a step between nodes; with a rank per node the ring's are those of trees."""
+        return _moved(NET, TREE if self.ranks == self.nodes else kind, protocol)
 
 
-def _moved(table: dict[tuple[str, str], float], simple: float, kind: str, protocol: str) -> float:
-    """Add to a machine's seconds per step of a ring what another protocol differs by.
+def _moved(
+    table: dict[tuple[str, str], float], kind: str, protocol: str, floor: float = 0.0
+) -> Step:
+    """Add to a link's seconds per step of a ring what another protocol differs by.
 
     The link of a GPU machine is stated for a ring by Simple, as the shipped ones say. No step takes
     less than the table says for the protocol, or than the link if that is less.
     """
-    least = min(table[kind, protocol], simple)
-    return max(least, simple + table[kind, protocol] - table[RING, SIMPLE])
+    own = table[kind, protocol]
+    return Step(more=own - table[RING, SIMPLE], table=own, floor=floor)
 
 
 def _place(machine: Machine, group: Group) -> _Place:
     lanes = min(len(members) for members in group.members)
     ports = lanes if machine.nic is None else min(machine.nic.per_node, lanes)
     channels = ports if len(group.members) > 1 else 1
-    links = [machine.between, *machine.overrides.values()]
-    across = max(link.per_byte for link in links)
+    near, far = ways(machine, group)
+    across = max(link.per_byte for link in far)
     if machine.nic is not None:
         across = max(across, machine.nic.per_byte)
     name = machine.device.name
@@ -106,10 +107,10 @@ def _place(machine: Machine, group: Group) -> _Place:
         capability=next((c for word, c in CAPABILITY.items() if word in name), UNKNOWN),
         channels=channels,
         nvlink="pcie" not in name.lower(),
-        inside=1 / machine.inside.per_byte if machine.inside.per_byte else inf,
+        inside=1 / near.per_byte if near.per_byte else inf,
         between=channels / across if across else inf,
-        near=machine.inside.latency + 2 * machine.inside.overhead,
-        far=max(link.latency + 2 * link.overhead for link in links),
+        near=near,
+        far=max(far, key=lambda link: link.latency + 2 * link.overhead),
     )
 
 
@@ -138,7 +139,8 @@ def _seconds(place: _Place, kind: str, protocol: str, nbytes: float) -> float:
     of a node and log2 N levels, up and down; 2 n bytes, half of it between two nodes.
     """
     p, nodes = place.ranks, place.nodes
-    near, far = place.near_step(kind, protocol), place.far_step(kind, protocol)
+    near = place.near_step(kind, protocol).seconds(place.near)
+    far = place.far_step(kind, protocol).seconds(place.far)
     latency, rate = BASE[kind, protocol], place.bandwidth * _share(place, kind, protocol)
     if kind == TREE:
         latency += 2 * ((p // nodes - 1) * near + int(log2(nodes)) * far)
@@ -201,8 +203,8 @@ def algorithm(machine: Machine, group: Group, nbytes: float) -> Algorithm:
         name=kind,
         protocol=protocol,
         base=BASE[kind, protocol],
-        inside=Protocol(hop=place.near_step(kind, protocol), share=share),
-        between=Protocol(hop=place.far_step(kind, protocol), share=share),
+        inside=Protocol(step=place.near_step(kind, protocol), share=share),
+        between=Protocol(step=place.far_step(kind, protocol), share=share),
         channels=place.channels,
         pipeline=_pipeline(place, protocol, nbytes) if kind == TREE else None,
     )

@@ -18,10 +18,27 @@ WORDS = ("NVIDIA", "GPU", "AMD Instinct")  # in the names of devices whose users
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Seconds of a protocol's message of no bytes on a link.
+
+    t = max(s + more, min(s, table), floor)     s [s] = L + 2 o of the link
+    """
+
+    more: float  # s, beside what the link states
+    table: float  # s that the library states for its own links
+    floor: float = 0.0  # s
+
+    def seconds(self, link: Link) -> float:
+        """Return the seconds of a step on a link."""
+        stated = link.latency + 2 * link.overhead
+        return max(stated + self.more, min(stated, self.table), self.floor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
     """A protocol's effect on a link."""
 
-    hop: float | None = None  # s of a message of no bytes; None: L + 2 o of the link
+    step: Step | None = None  # None: a message of no bytes takes L + 2 o of the link
     share: float = 1.0  # of the link's bandwidth that carries values
 
 
@@ -95,9 +112,10 @@ class Algorithm:
 
 def _by(protocol: Protocol, link: Link) -> Link:
     """Return a link by a protocol; threads of a GPU, not a processor, pay for the messages."""
+    step = protocol.step
     return replace(
         link,
-        latency=link.latency + 2 * link.overhead if protocol.hop is None else protocol.hop,
+        latency=link.latency + 2 * link.overhead if step is None else step.seconds(link),
         overhead=0.0,
         per_byte=link.per_byte / protocol.share,
         points=tuple((nbytes, seconds / protocol.share) for nbytes, seconds in link.points),

@@ -6,6 +6,8 @@ from dataclasses import replace
 from commsched.machine.level import place_of_node
 from commsched.machine.model import Link, Machine, Nic
 
+PLACES = ("inside", "between")  # nodes
+
 
 def relinked(
     machine: Machine,
@@ -16,24 +18,31 @@ def relinked(
 ) -> Machine:
     """Change the links inside nodes, those between nodes, and the ports of all units."""
     node = place_of_node(machine.levels)
+    return _relinked(
+        machine, lambda link, k: (inside if k <= node else between)(link), lambda nic, _: port(nic)
+    )
+
+
+def _relinked(
+    machine: Machine, link: Callable[[Link, int], Link], port: Callable[[Nic, int], Nic]
+) -> Machine:
+    """Change the links and ports of each level; those inside and between nodes are 0 and 1."""
+    node = place_of_node(machine.levels)
     levels = tuple(
         replace(
             level,
-            link=(inside if k <= node else between)(level.link),
-            nic=level.nic and port(level.nic),
-            overrides=tuple(
-                replace(slow, link=(inside if k <= node else between)(slow.link))
-                for slow in level.overrides
-            ),
+            link=link(level.link, k),
+            nic=level.nic and port(level.nic, k),
+            overrides=tuple(replace(x, link=link(x.link, k)) for x in level.overrides),
         )
         for k, level in enumerate(machine.levels)
     )
     return replace(
         machine,
-        inside=inside(machine.inside),
-        between=between(machine.between),
-        overrides={node: between(link) for node, link in machine.overrides.items()},
-        nic=machine.nic and port(machine.nic),
+        inside=link(machine.inside, node),
+        between=link(machine.between, node + 1),
+        overrides={n: link(slow, node + 1) for n, slow in machine.overrides.items()},
+        nic=machine.nic and port(machine.nic, node + 1),
         levels=levels,
     )
 
@@ -41,31 +50,40 @@ def relinked(
 def scaled_links(machine: Machine, factors: Mapping[str, float], source: str = "") -> Machine:
     """Multiply seconds of the links, and of the ports between units, which then have a source.
 
-    factors: by "latency inside", "bytes inside", "latency between" and "bytes between" nodes.
+    factors: by "latency inside", "bytes inside", "latency between" and "bytes between" nodes, or by
+    the name of a level, as "latency rack", which then counts for its links and ports instead;
+    "oversubscription rack" is of the ports only, and leaves at least 1.
     """
+    node = place_of_node(machine.levels)
+    names = dict(enumerate(level.name for level in machine.levels))
 
-    def link(old: Link, place: str) -> Link:
-        latency, wire = (factors.get(f"{what} {place}") for what in ("latency", "bytes"))
-        if latency is None and wire is None:
+    def factor(what: str, k: int, place: str) -> float:
+        return factors.get(f"{what} {names.get(k)}", factors.get(f"{what} {place}", 1.0))
+
+    def link(old: Link, k: int) -> Link:
+        place = PLACES[k > node]
+        latency, wire = factor("latency", k, place), factor("bytes", k, place)
+        if latency == wire == 1.0:
             return old
-        wire = 1.0 if wire is None else wire
         return replace(
             old,
-            latency=old.latency * (1.0 if latency is None else latency),
+            latency=old.latency * latency,
             per_byte=old.per_byte * wire,
             points=tuple((nbytes, seconds * wire) for nbytes, seconds in old.points),
             source=source or old.source,
         )
 
-    def port(old: Nic) -> Nic:
-        wire = factors.get("bytes between")
-        if wire is None:
+    def port(old: Nic, k: int) -> Nic:
+        wire = factor("bytes", k, PLACES[1])
+        if wire == 1.0:
             return old
         return replace(old, per_byte=old.per_byte * wire, source=source or old.source)
 
-    return relinked(
-        machine,
-        inside=lambda old: link(old, "inside"),
-        between=lambda old: link(old, "between"),
-        port=port,
+    scaled = _relinked(machine, link, port)
+    levels = tuple(
+        replace(level, oversubscription=max(1.0, level.oversubscription * share))
+        if level.oversubscription and (share := factors.get(f"oversubscription {level.name}"))
+        else level
+        for level in scaled.levels
     )
+    return replace(scaled, levels=levels)

@@ -19,13 +19,15 @@ from commsched.quantities import MICROSECONDS, PORT
 from commsched.units import nbytes
 
 if TYPE_CHECKING:
-    from commsched.machine.model import Machine
+    from commsched.interchange.fit_links import Task
+    from commsched.machine.model import Link, Machine
 
 EXAMPLE = """example:
   commsched machine new --nodes 4 --gpus 8 --gpu a100 --net "25 Gbit/s" -o lab.json
   commsched machine new --nodes 2 --gpus 4 --gpu h100 --net "400 Gbit/s" --ports 4 -o lab.json
   commsched machine fit all_reduce_perf.txt --machine lab.json -o lab.json
   commsched machine fit apart.txt --inside on_one_node.txt --machine lab.json -o lab.json
+  commsched machine fit node=a.txt rack=b.txt fabric=c.txt --machine hall.json -o hall.json
   commsched machine stalls measured.json --machine lab.json -o lab.json
   commsched machine devices
 """
@@ -52,7 +54,12 @@ STALLS = (
     Option("-o --output", "FILE", "machine file to write", json_file, required=True),
 )
 FIT = (
-    Option("logs", "LOG", "output of nccl-tests, rccl-tests or OSU's tests", nargs="*"),
+    Option(
+        "logs",
+        "LOG",
+        "output of nccl-tests, rccl-tests or OSU's tests; LEVEL=LOG: of one unit of a level",
+        nargs="*",
+    ),
     ListOption("--inside", "LOG", "output of OSU's tests between two ranks of one node"),
     *machine.OPTIONS,
     Option("-o --output", "FILE", "machine file to write", json_file, required=True),
@@ -96,38 +103,66 @@ def fit(args: argparse.Namespace) -> None:
     from commsched.interchange.fit_links import fitted, task
     from commsched.interchange.micro_benchmarks import read
     from commsched.machine import file
+    from commsched.machine.relink import PLACES
     from commsched.machine.trust import errors_of, held_out_line
-    from commsched.units import bits, seconds
+    from commsched.units import bits, seconds, significant
 
     on = machine.load(args)
-    wanted = [(path, False) for path in args.logs] + [(path, True) for path in args.inside]
+    wanted = [*map(_place_of_log, args.logs), *(("inside", path) for path in args.inside)]
     if not wanted:
         raise CommschedError("give the output of a test, such as all_reduce_perf.txt")
-    tasks = [task(on, series, inside) for path, inside in wanted for series in read(path)]
-    found = fitted(on, tasks)
+    tasks = [task(on, series, place) for place, path in wanted for series in read(path)]
+    found, errors = fitted(on, tasks)
     file.write(args.output, found)
     if args.json:
-        told = {place: records.to_data(getattr(found, place)) for place in ("inside", "between")}
-        print(json.dumps({**told, "held_out_errors": errors_of(found)}, indent=1))
+        told: dict[str, object] = {
+            place: records.to_data(getattr(found, place)) for place in PLACES
+        }
+        levels = {level.name: records.to_data(level.link) for level in found.levels}
+        by_place = {place: [significant(x) for x in some] for place, some in errors.items()}
+        every = errors_of(found)
+        told |= {"levels": levels, "held_out_errors": every, "held_out_errors_of": by_place}
+        print(json.dumps(told, indent=1))
         return
     for each in tasks:
-        series, first, last = each.series, each.points[0][0], each.points[-1][0]
-        print(
-            f"{series.path}: {series.title} of {each.on.nodes} x {each.on.everyone.lanes} ranks,"
-            f" {len(each.points)} sizes from {nbytes(first)} to {nbytes(last)}"
-        )
-        if series.torn:
-            print(f"warning: {series.path} ends in the middle; what it has is used")
-    for place in ("inside", "between"):
-        old, new = getattr(on, place), getattr(found, place)
+        print(_measured(each))
+        if each.series.torn:
+            print(f"warning: {each.series.path} ends in the middle; what it has is used")
+    for (place, old), new in zip(_links(on).items(), _links(found).values(), strict=True):
         if new != old:
             print(
-                f"{place} nodes: latency L + 2 o {seconds(old.latency + 2 * old.overhead)} ->"
+                f"{place}: latency L + 2 o {seconds(old.latency + 2 * old.overhead)} ->"
                 f" {seconds(new.latency + 2 * new.overhead)}, {bits(1 / old.per_byte)} ->"
                 f" {bits(1 / new.per_byte)}"
             )
+    for place, some in errors.items() if len(errors) > 1 else ():
+        print(f"{place}: {held_out_line(some)}")
     print(held_out_line(errors_of(found)))
     print(f"written to {args.output}")
+
+
+def _place_of_log(word: str) -> tuple[str, str]:
+    """Return the level of LEVEL=LOG, and the file; no level if a file has the whole name."""
+    from pathlib import Path
+
+    level, equals, path = word.partition("=")
+    return (level, path) if equals and not Path(word).exists() else ("", word)
+
+
+def _links(on: "Machine") -> dict[str, "Link"]:
+    """Return the links of a machine by what they join."""
+    levels = {f"level {level.name}": level.link for level in on.levels}
+    return levels or {"inside nodes": on.inside, "between nodes": on.between}
+
+
+def _measured(each: "Task") -> str:
+    """Say what a series has measured."""
+    series, first, last = each.series, each.points[0][0], each.points[-1][0]
+    nodes = {each.on.node_of_rank[rank] for rank in each.group.ranks}
+    return (
+        f"{series.path}: {series.title} of {len(nodes)} x {each.group.size // len(nodes)} ranks,"
+        f" {len(each.points)} sizes from {nbytes(first)} to {nbytes(last)}"
+    )
 
 
 def stalls(args: argparse.Namespace) -> None:

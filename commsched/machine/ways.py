@@ -1,0 +1,34 @@
+"""The links that the messages of a group take."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from commsched.machine.level import place_of_node, spans
+from commsched.machine.model import Group, Link, Machine
+
+
+class Ways(NamedTuple):
+    """Links of a group's messages."""
+
+    near: Link  # the slowest inside nodes
+    far: tuple[Link, ...]  # between nodes
+
+
+def ways(machine: Machine, group: Group) -> Ways:
+    """Return the links of the levels that join members of a group, or those of any two nodes.
+
+    A level joins members if they lie in more of its children than of its units.
+    """
+    near: list[Link] = []
+    far: list[Link] = []
+    node, ranks = place_of_node(machine.levels), np.array(group.ranks)
+    below = group.size
+    for k, (level, span) in enumerate(zip(machine.levels, spans(machine.levels), strict=True)):
+        units = len(np.unique(ranks // span.size))
+        if units < below:
+            links = [level.link, *(slow.link for slow in level.overrides)]
+            (near if k <= node else far).extend(links)
+        below = units
+    slowest = max(near or [machine.inside], key=lambda link: link.per_byte)
+    return Ways(slowest, tuple(far or [machine.between, *machine.overrides.values()]))
