@@ -299,6 +299,7 @@ class Exchanger:
     def follow(self, plan: Plan, why: str) -> None:
         """Follow another plan of the same net, on all ranks together; nothing unsent is lost."""
         self._between("follow another plan")
+        plan = checked_plan(plan)
         check_launches(plan)
         self._changes.switch(plan, self._handover.step, why)
         self._now_by(plan)
