@@ -4,6 +4,8 @@ import hashlib
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from commsched.errors import CommschedError
@@ -11,6 +13,7 @@ from commsched.errors import CommschedError
 VARIABLE = "COMMSCHED_PLUGINS"  # files, as in PATH; ranks inherit it
 GROUP = "commsched.plugins"  # entry points: modules that register what they define
 _loaded: set[str] = set()
+_importing: list[str] = []  # the names of the plug-ins that are being imported, outermost first
 
 
 def use(path: str) -> None:
@@ -33,7 +36,30 @@ def load_installed() -> None:
         from importlib.metadata import entry_points  # takes 20 ms, which ranks do without
 
         for point in entry_points(group=GROUP):
-            point.load()
+            package = point.dist.name if point.dist else "unknown"
+            with _errors_of(f"{point.value} of the installed package {package}"):
+                point.load()
+
+
+def importing() -> str:
+    """Return the name of the plug-in that is being imported, or nothing."""
+    return _importing[-1] if _importing else ""
+
+
+@contextmanager
+def _errors_of(name: str) -> Iterator[None]:
+    """Say in one sentence which plug-in cannot be imported, and why."""
+    _importing.append(name)
+    try:
+        yield
+    except CommschedError as error:
+        raise CommschedError(f"plug-in {name}: {error}") from error
+    except Exception as error:
+        raise CommschedError(
+            f"plug-in {name} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        _importing.pop()
 
 
 def _files() -> list[str]:
@@ -56,12 +82,9 @@ def _import(path: Path) -> None:
     assert spec is not None
     assert spec.loader is not None
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        if isinstance(error, CommschedError):
-            raise CommschedError(f"plug-in {path}: {error}") from error
-        raise CommschedError(
-            f"plug-in {path} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
+    with _errors_of(str(path)):
+        try:
+            spec.loader.exec_module(module)
+        except Exception:
+            del sys.modules[name]
+            raise

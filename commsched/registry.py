@@ -20,6 +20,7 @@ class Registry(Mapping[str, T]):
         self.kind = kind
         self.packages = packages
         self._items: dict[str, T] = {}
+        self._plug_ins: dict[str, str] = {}  # of names that were added while one was imported
         self._families: dict[str, tuple[str, Maker[T]]] = {}
         self._made: dict[str, T] = {}
         self._loaded = False
@@ -28,11 +29,20 @@ class Registry(Mapping[str, T]):
         """Register the decorated plug-in under `name`."""
 
         def register(item: T) -> T:
-            assert name not in self._items, f"two {self.kind}s are named {name!r}"
+            if name in self._items:
+                raise self._clash(name)
             self._items[name] = item
+            self._plug_ins[name] = plug_ins.importing()
             return item
 
         return register
+
+    def _clash(self, name: str) -> CommschedError:
+        """Name the plug-in that took a name; one that is being imported is named anyway."""
+        first, second = self._plug_ins[name], plug_ins.importing()
+        assert first or second, f"two {self.kind}s are named {name!r}"
+        taken = "" if second else f"plug-in {first}: "
+        return CommschedError(f"{taken}two {self.kind}s are named {name!r}")
 
     def family(self, standard: str, listed: bool = True) -> Callable[[Maker[T]], Maker[T]]:
         """Register the decorated maker of plug-ins that are called FAMILY:PARAMETER:...
@@ -43,8 +53,10 @@ class Registry(Mapping[str, T]):
         family = standard.partition(":")[0]
 
         def register(make: Maker[T]) -> Maker[T]:
-            assert family not in self._families, f"two families of {self.kind}s: {family!r}"
+            if family in self._families:
+                raise self._clash(family)
             self._families[family] = standard, make
+            self._plug_ins[family] = plug_ins.importing()
             if listed:
                 self.add(standard)(make(standard.split(":")[1:]))
             return make
