@@ -18,6 +18,10 @@ from commsched.schedule.check import check
 from commsched.simulate.engine import simulate
 from commsched.strategies.daso.epochs import epoch_of
 from commsched.strategies.daso.plateau import Plateau
+from commsched.train.assignment import Settings
+from commsched.train.in_process import InProcessTraining
+from commsched.train.profile import profile_net
+from commsched.train.registry import DATA, NETS
 from tests.support.small_plans import graph, machine, strategy_plan
 
 DASO = STRATEGIES["daso"]
@@ -38,10 +42,11 @@ def phases(decisions=None, lanes=2, steps=24, **params):
     settings = {**DASO.defaults, **params}
     words = []
     for step in range(steps):
-        starts, merges, decides = epoch_of(step, settings, lanes, decisions or {}).at(step)
+        now = epoch_of(step, settings, lanes, decisions or {}).at(step)
+        starts, merges, decides, averages = now
         word = f"{starts.purpose[0]}{starts.lane}" if starts else "."
         word += f"<{merges.lane}@{step - merges.start}" if merges else ""
-        words.append(word + "!" * decides)
+        words.append(word + "!" * decides + "-" * (not averages))
     return " ".join(words)
 
 
@@ -59,6 +64,23 @@ def test_a_plateau_halves_the_skip_from_the_next_epoch_on():
     found = phases(losses, batches=4, warmup=0, gs=2, wait=1, lanes=1, patience=2, steps=20)
     assert found.split()[:4] == ["c0", ".<0@1", ".", "c0<0@0!"]
     assert found.split()[16:] == ["c0", "c0<0@1", ".<0@1", "c0<0@0!"]
+
+
+def test_ranks_follow_their_own_gradients_between_exchanges():
+    """As the published code does with these skips, read step by step in its source."""
+    found = phases(batches=16, warmup=1, gs=8, wait=2, local_skip=3, lanes=1, steps=32).split()
+    assert not any("-" in word for word in found[:16])
+    own = [step for step, word in enumerate(found[16:]) if "-" in word]
+    assert own == [4, 5, 7, 11, 13, 14]
+
+
+def test_a_plateau_halves_the_local_skip_and_the_end_of_all_skips_sets_it():
+    control, found = Plateau(skip=4, wait=2, local=4, most=16, patience=0), []
+    for loss in (1.0, 1.0, 1.0, 1.0, 1.0):
+        control = control.after(loss)
+        found.append((control.skip, control.local))
+    assert found == [(4, 4), (2, 2), (1, 1), (16, 4), (8, 2)]
+    assert replace(control, local=0).after(1.0).local == 0
 
 
 @given(
@@ -90,7 +112,7 @@ def test_places_take_turns_and_every_exchange_is_merged_once_in_its_epoch(
 
 
 def test_the_controllers_trace():
-    control = Plateau(skip=4, wait=2, most=8, patience=2)
+    control = Plateau(skip=4, wait=2, local=0, most=8, patience=2)
     found = []
     for loss in (10, 9.6, 9.4, 9.4, 9.3, 9.2, 5, 4.9, 4.8, 4.9, 5, 5, 5, 5, 5, 5, 4, 3.9, 3.9, 3.9):
         control = control.after(loss)
@@ -120,7 +142,7 @@ def test_the_controllers_trace():
 
 
 def test_a_loss_that_is_no_number_is_never_better():
-    control = Plateau(skip=4, wait=1, most=8, patience=0).after(float("nan"))
+    control = Plateau(skip=4, wait=1, local=0, most=8, patience=0).after(float("nan"))
     assert (control.skip, control.best) == (2, float("inf"))
 
 
@@ -164,6 +186,40 @@ def test_ranks_that_agree_stay_where_they_are():
 def test_a_chain_brings_every_block_to_every_member(ranks, data):
     root = data.draw(st.integers(0, ranks - 1))
     check(chain(ranks, root))
+
+
+# --- Learning. ---
+
+
+def learned(local_skip):
+    """The parameters of all ranks after two steps, of which the second exchanges nothing."""
+    plan = strategy_plan(
+        profile_net(NETS["mlp:8:2"], 6),
+        machine(2, 2),
+        "daso",
+        **{"warmup": 0, "gs": 4, "wait": 0, "batches": 8, "optimizer": "sgd"},
+        local_skip=local_skip,
+    )
+    settings = Settings(optimizer="sgd", rate=0.1, batch=24)
+    training = InProcessTraining(NETS["mlp:8:2"], DATA["digits"](0), plan, settings)
+    for step in range(2):
+        training.step(step)
+    return training, [learner.values for learner in training.learners]
+
+
+def test_ranks_that_follow_their_own_gradients_are_on_average_where_averaged_ones_are():
+    (usual, together), (fewer, own) = learned(0), learned(5)
+    for name in own[0]:
+        for first in (0, 2):  # the ranks of a node
+            assert not np.array_equal(own[first][name], own[first + 1][name])
+            mean = (own[first][name] + own[first + 1][name]) / 2
+            np.testing.assert_allclose(mean, together[first][name], rtol=1e-5, atol=1e-7)
+    assert fewer.sent < usual.sent
+
+
+def test_own_gradients_are_no_part_of_a_sum():
+    with pytest.raises(CommschedError, match="local_skip is for gradients that are averaged"):
+        DASO.lower(replace(made(local_skip=2), mean=False), 0, {})
 
 
 # --- Time. ---

@@ -14,7 +14,7 @@ from tests.support.small_plans import graph, machine, strategy_plan
 from tests.test_faults import struck
 
 SECONDS = 60.0  # for a job to end; generous, because many tests may share two cores
-PARAMS = {"gs": 2, "wait": 1, "batches": 6, "warmup": 1, "epochs": 9}
+PARAMS = {"gs": 4, "wait": 1, "local_skip": 4, "batches": 6, "warmup": 1, "epochs": 9}
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_the_commands_know_daso(tmp_path, capsys):
     line += ["--strategy", "daso", *words, "--planner", "ddp-25mb", "-o", str(plan)]
     assert main(line) == 0
     assert main(["show", str(plan)]) == 0
-    assert "among peers, cycling, every 2 steps, merged 1 later" in capsys.readouterr().out
+    assert "among peers, cycling, every 4 steps, merged 1 later" in capsys.readouterr().out
     ended = on_ranks(4, "run", str(plan), "-o", str(measured), "--steps", "14")
     assert ended.status == 0, ended.output
     again = ["simulate", str(plan), "-o", str(predicted), "--steps", "14"]

@@ -29,7 +29,8 @@ from tests.support.small_plans import (
 STEPS = 14
 # Small numbers, so that a few steps see everything a strategy does.
 PARAMS = {
-    "daso": {"batches": 6, "epochs": 3, "warmup": 1, "cooldown": 1, "gs": 2, "wait": 1},
+    "daso": {"batches": 6, "epochs": 3, "warmup": 1, "cooldown": 1, "gs": 4, "wait": 1}
+    | {"local_skip": 4},
     "shadow": {"every": 3, "lag": 2},
     "1f1b": {"near": "replicas"},
     "tensor": {"sequence": 1},

@@ -177,7 +177,7 @@ def test_daso_that_averages_after_every_batch_learns_what_sums_of_gradients_do(p
 
 
 def test_daso_learns_while_its_averages_are_under_way(plain, tmp_path):
-    plan = daso_plan(tmp_path, "gs=4", "wait=2", "batches=12", "cooldown=0")
+    plan = daso_plan(tmp_path, "gs=4", "wait=2", "local_skip=4", "batches=12", "cooldown=0")
     log = tmp_path / "log.jsonl"
     words = (*WORDS, "--strategy", "daso", "--plan", plan, "--log", str(log))
     found = train(4, *words)

@@ -101,6 +101,11 @@ def exchange_ops(plan: Plan, index: int, before: After, own: Collection[Kind] = 
     return ops
 
 
+def own_op(plan: Plan, index: int, before: After) -> Op:
+    """Build what takes a launch's own gradient as its result, in a step that does not exchange."""
+    return replace(launch_op(plan, index, Kind.DECODE, before), alone=True)
+
+
 def send_ops(plan: Plan, index: int, after: tuple[After, ...], team: int | None = None) -> list[Op]:
     """Copy a launch's parameters and begin to sum them, to be merged later; see `merge_op`.
 

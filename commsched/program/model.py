@@ -73,6 +73,7 @@ class Op:
     phase: int = 0  # of the launch's method
     team: int | None = None  # only this one of the launch's teams takes part; None: all do
     root: int | None = None  # member of each team that broadcasts; None: no broadcast
+    alone: bool = False  # decode: this rank's own gradient, which was not exchanged, is the result
     waited: int | None = None  # merge: steps since the sum was sent; None: it replaces parameters
     # Operations of one stream and step that are equally urgent keep their order. Among the first
     # ones of each urgency, the operation whose inputs arrived first goes first; among those whose

@@ -52,6 +52,7 @@ VOTE = Part("vote", lambda phase, numel, device: 0.0)  # the numbers are then ex
 GIVE = Part("give", lambda phase, numel, device: phase.give_seconds(device))
 MEAN = Part("mean", lambda phase, numel, device: mean_seconds(numel * phase.leaves, device))
 DELIVER = Part("deliver", lambda phase, numel, device: 0.0)  # show the worker the sum, or mean
+LEAVE = Part("leave", lambda phase, numel, device: 0.0)  # show the worker its own values
 PUT = Part("put", lambda phase, numel, device: put_seconds(numel, device))  # parameters
 MERGE = Part("merge", lambda phase, numel, device: merge_seconds(numel, device))
 
@@ -100,6 +101,8 @@ def parts_of(plan: Plan, op: Op) -> tuple[Part, ...]:
     """List the parts of an operation of a plan, in the order in which they are done."""
     if op.launch < 0:
         return (VOTE,)
+    if op.alone:
+        return (GATHER, LEAVE)
     launch = plan.launches[op.launch]
     return parts_in(
         op.kind,

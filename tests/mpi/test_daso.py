@@ -28,6 +28,7 @@ CASES = [
     ("daso", {**DASO, "gs": 0, "wait": 0, "blocking": "dense"}),
     ("daso", {**DASO, "gs": 3, "wait": 3, "epochs": 9}),
     ("daso", {**DASO, "gs": 1, "wait": 0, "epochs": 9}),
+    ("daso", {**DASO, "gs": 4, "wait": 1, "epochs": 9, "local_skip": 4}),
     ("shadow", {"every": 3, "lag": 2}),
     ("shadow", {"every": 2, "lag": 2, "rule": "bmuf", "rate": 0.75, "momentum": 0.5}),
     ("shadow", {"every": 4, "lag": 0, "rule": "easgd", "alpha": 0.25, "rate": 0.5}),

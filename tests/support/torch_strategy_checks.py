@@ -1,6 +1,7 @@
 """What ranks check of attach with plans of `daso` and `shadow`: against plain torch and MPI."""
 
 import io
+from itertools import count
 
 import numpy as np
 import torch
@@ -113,17 +114,24 @@ def by_mpi_shadow(every, lag, rule, alpha, rate, momentum):
     return steps(model, optimizer, 0, STEPS, lambda loss: loss.backward(), after)
 
 
-def by_mpi_daso(gs, wait, batches, epochs, warmup, cooldown):
+def by_mpi_daso(gs, wait, batches, epochs, warmup, cooldown, local_skip=0):
     """DASO with uncompressed blocking averages, and no plateau of the loss."""
     inside, across = WORLD.Split(NODE), WORLD.Split(LANE)
     nodes = WORLD.size // LANES
     model = make("mlp")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     values = [parameter.detach().numpy() for parameter in model.parameters()]
-    begun, turn = {}, [0]
+    begun, turn, passes = {}, [0], count()
+
+    def own(step):
+        epoch, at = divmod(step, batches)
+        cycling = warmup <= epoch < epochs - cooldown and at < batches - 1
+        return cycling and local_skip > 1 and at % gs > wait and at % local_skip > 0
 
     def backward(loss):
         loss.backward()
+        if own(next(passes)):
+            return
         for parameter in model.parameters():
             (total,) = summed([parameter.grad.numpy()], inside)
             parameter.grad.copy_(torch.from_numpy(total / np.float32(LANES)))
@@ -183,7 +191,12 @@ def shadow_merges_as_plain_mpi_and_goes_on_from_a_state():
 
 @check
 def daso_averages_as_plain_mpi_and_goes_on_from_a_state():
-    for changes in ({}, {"gs": 3, "wait": 2, "batches": 6}, {"gs": 1, "wait": 1, "epochs": 3}):
+    for changes in (
+        {},
+        {"gs": 3, "wait": 2, "batches": 6},
+        {"gs": 1, "wait": 1, "epochs": 3},
+        {"gs": 4, "wait": 1, "batches": 6, "local_skip": 3},
+    ):
         how = DASO | changes
         plan = plan_for(make("mlp"), "daso", blocking="dense", **how)
         want = by_mpi_daso(**how)

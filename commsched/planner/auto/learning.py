@@ -49,8 +49,13 @@ class Cost(NamedTuple):
 
 @lru_cache(maxsize=1)
 def lessons() -> tuple[Lesson, ...]:
-    """Read the shipped lessons."""
-    return files.read(shipped.root() / "learning.json", Lessons).lessons
+    """Read the shipped lessons; parameters that are younger than a lesson had their defaults."""
+    found = files.read(shipped.root() / "learning.json", Lessons).lessons
+    return tuple(msgspec.structs.replace(one, params=_all(one)) for one in found)
+
+
+def _all(lesson: Lesson) -> dict[str, Param]:
+    return decisive(lesson.strategy, dict(STRATEGIES[lesson.strategy].defaults)) | lesson.params
 
 
 def decisive(strategy: str, settings: dict[str, Param]) -> dict[str, Param]:

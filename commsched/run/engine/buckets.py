@@ -28,6 +28,7 @@ from commsched.program.parts import (
     DELIVER,
     GATHER,
     GIVE,
+    LEAVE,
     MEAN,
     MERGE,
     PUT,
@@ -90,7 +91,7 @@ class Buckets:
         self.rows_of: Callable[[int], dict[int, rows.Part]] = lambda launch: {}  # of every step
         self.skips_overflow = False  # a gradient that is not finite travels as zeros
         self.overflows: set[int] = set()  # steps in which one was not
-        self._known: dict[tuple[int, Kind, int], list[Action]] = {}
+        self._known: dict[tuple[int, Kind, int, bool], list[Action]] = {}
         self._actions: dict[Part, Action] = {
             GATHER: self._gather,
             TAKE: self._take,
@@ -98,6 +99,7 @@ class Buckets:
             GIVE: self._give,
             MEAN: self._mean,
             DELIVER: self._deliver,
+            LEAVE: self._leave,
             PUT: self._put,
             MERGE: self._merge,
         }
@@ -134,7 +136,7 @@ class Buckets:
 
     def perform(self, step: int, op: Op) -> None:
         """Do the parts of an operation on its bucket."""
-        key = op.launch, op.kind, op.phase
+        key = op.launch, op.kind, op.phase, op.alone
         if key not in self._known:
             self._known[key] = [self._actions[part] for part in parts_of(self._plan, op)]
         for action in self._known[key]:
@@ -300,6 +302,12 @@ class Buckets:
         total = state["list" if "list" in state else "result"]
         if self.observer is not None:
             self.observer.sees(step, op.launch, total, summed=True)
+        self._worker.result(step, op.launch, total)
+        self._return(op.launch)
+
+    def _leave(self, step: int, op: Op) -> None:
+        state = self.states[op.launch]
+        total = state["list" if "list" in state else "gradient"]
         self._worker.result(step, op.launch, total)
         self._return(op.launch)
 

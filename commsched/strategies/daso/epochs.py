@@ -25,6 +25,7 @@ class EpochStep(NamedTuple):
     starts: EpochExchange | None
     merges: EpochExchange | None
     decides: bool  # the ranks agree on the loss
+    averages: bool  # gradients in the node
 
 
 class Epoch(NamedTuple):
@@ -35,6 +36,7 @@ class Epoch(NamedTuple):
     blocking: bool  # warm-up or cool-down
     skip: int  # batches from one exchange to the next; 0: blocking
     wait: int  # batches
+    local: int  # batches from one average of gradients in the node to the next; 0: each batch
     turn: int  # exchanges before this epoch
     lanes: int
 
@@ -62,11 +64,16 @@ class Epoch(NamedTuple):
         if self.blocking or self.skip == 0:
             purpose = "blocking" if self.blocking else "cycling"
             at_once = EpochExchange(purpose, self._lane(batch), step, None)
-            return EpochStep(at_once, at_once, False)
+            return EpochStep(at_once, at_once, False, True)
         if batch == last:
             at_once = EpochExchange("cycling", self._lane(len(self._starts)), step, None)
-            return EpochStep(at_once, at_once, True)
-        return EpochStep(self._stale(batch), self._stale(batch - self.wait), False)
+            return EpochStep(at_once, at_once, True, True)
+        merges = self._stale(batch - self.wait)
+        return EpochStep(self._stale(batch), merges, False, self._averages(batch))
+
+    def _averages(self, batch: int) -> bool:
+        """Tell whether a batch before the last averages gradients in the node."""
+        return batch % self.skip <= self.wait or self.local < 2 or batch % self.local == 0
 
     def _stale(self, batch: int) -> EpochExchange | None:
         """Return the exchange that starts after a batch and is merged later, if there is one."""
@@ -90,6 +97,7 @@ def epoch_of(
     control = Plateau(
         skip=int(settings["gs"]),
         wait=int(settings["wait"]),
+        local=int(settings["local_skip"]),
         most=int(settings["max_gs"]),
         patience=int(settings["patience"]),
     )
@@ -101,6 +109,7 @@ def epoch_of(
             blocking=number < warmup or number >= epochs - cooldown,
             skip=control.skip,
             wait=control.wait,
+            local=control.local,
             turn=turn,
             lanes=lanes,
         )

@@ -9,17 +9,18 @@ MOST_WAIT = 4  # divisor of `most`: the wait after a plateau at skip = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plateau:
-    """Steps between two exchanges, and steps until a merge; updated after every epoch.
+    """Steps between exchanges, until a merge, and between averages; updated after every epoch.
 
     A plateau: more than `patience` epochs without a loss below best (1 - 0.05). Then
-        skip > 1:  skip' = skip // 2,  wait' = max(1, wait - 1)
-        skip = 1:  skip' = most,       wait' = most // 4
-    and the count of epochs restarts; the best loss stays.
-    Source: Coquelin et al., arXiv 2104.05588.
+        skip > 1:  skip' = skip // 2,  wait' = max(1, wait - 1),  local' = max(1, local // 2)
+        skip = 1:  skip' = most,       wait' = most // 4,         local' = most // 4
+    and the count of epochs restarts; the best loss stays. A `local` of 0 stays.
+    Source: Coquelin et al., arXiv 2104.05588; `local`: class DASO of Heat 1.9, dp_optimizer.py.
     """
 
     skip: int
     wait: int
+    local: int
     most: int
     patience: int
     best: float = inf
@@ -32,5 +33,7 @@ class Plateau:
         if self.bad < self.patience:
             return replace(self, bad=self.bad + 1)
         if self.skip > 1:
-            return replace(self, skip=self.skip // 2, wait=max(1, self.wait - 1), bad=0)
-        return replace(self, skip=self.most, wait=self.most // MOST_WAIT, bad=0)
+            skip, wait, local = self.skip // 2, max(1, self.wait - 1), max(1, self.local // 2)
+        else:
+            skip, wait, local = self.most, self.most // MOST_WAIT, max(1, self.most // MOST_WAIT)
+        return replace(self, skip=skip, wait=wait, local=self.local and local, bad=0)

@@ -22,6 +22,7 @@ from commsched.program.launch_ops import (
     exchange_ops,
     in_order,
     merge_op,
+    own_op,
     replica_memory,
     send_ops,
     update_traffic,
@@ -62,7 +63,10 @@ class Daso(Strategy):
     Between warm-up and cool-down, ranks exchange every `gs` batches without blocking. Every batch
     of the first `warmup` and last `cooldown` epochs blocks and uses the codec `blocking`; so does
     the last batch of each epoch, uncompressed. After a blocking exchange the mean replaces the
-    parameters. With gs = 0 every batch blocks. `max_gs` and `patience`: see `Plateau`.
+    parameters. With gs = 0 every batch blocks. `max_gs` and `patience`: see `Plateau`. With
+    `local_skip` = s > 1, gradients are averaged in the node on every s-th batch, and on those that
+    start an exchange, wait for its merge or end an epoch; on others each rank follows its own. The
+    published code begins with 1, which `Plateau` changes; the paper averages always: 0.
     Source: Coquelin et al., "Accelerating neural network training with distributed asynchronous
     and selective optimization (DASO)", arXiv 2104.05588.
     """
@@ -73,6 +77,7 @@ class Daso(Strategy):
     parameters: Mapping[str, Parameter] = {
         "gs": Parameter(4, Range(0, MANY), (2, 4, 8)),
         "wait": Parameter(1, Range(0, MANY)),
+        "local_skip": Parameter(0, Range(0, MANY)),
         "max_gs": Parameter(8, Range(1, MANY)),
         "patience": Parameter(2, Range(0, MANY)),
         # The length of a training, which a plan cannot know.
@@ -88,7 +93,7 @@ class Daso(Strategy):
         settings = self.settings(plan)
         lanes = plan.machine.everyone.lanes
         optimizer = settings["optimizer"]
-        _check(plan, int(settings["gs"]), int(settings["wait"]))
+        _check(plan, int(settings["gs"]), int(settings["wait"]), int(settings["local_skip"]))
         epoch = epoch_of(step, settings, lanes, decisions)
         now = epoch.at(step)
         before = self._before(step, epoch, settings, decisions)
@@ -102,6 +107,7 @@ class Daso(Strategy):
                     DasoPart.of(now.merges, lane),
                     DasoPart.of(before.merges, lane),
                     now.decides,
+                    now.averages,
                 ),
             )
             for lane, peers in enumerate(_peers(plan))
@@ -127,7 +133,7 @@ class Daso(Strategy):
     ) -> EpochStep:
         """Return what the step before did."""
         if step == 0:
-            return EpochStep(None, None, False)
+            return EpochStep(None, None, False, True)
         if step > epoch.first:
             return epoch.at(step - 1)
         return epoch_of(step - 1, settings, epoch.lanes, decisions).at(step - 1)
@@ -139,7 +145,7 @@ class Daso(Strategy):
             for purpose, waited in (("blocking", None), ("cycling", 0))
             for mine in (True, False)
         ]
-        steps = [_ops(plan, optimizer, p, p, None, p.purpose == "cycling") for p in parts]
+        steps = [_ops(plan, optimizer, p, p, None, p.purpose == "cycling", True) for p in parts]
         return by_name(op for ops in steps for op in ops)
 
     def merge(self, plan: Plan, op: Op, local: Floats, total: Floats, state: State) -> None:
@@ -173,9 +179,10 @@ def _ops(
     merges: DasoPart | None,
     before: DasoPart | None,
     decides: bool,
+    averages: bool,
 ) -> tuple[Op, ...]:
     """Build the operations of a rank's step. `before`: what the end of the last step merged."""
-    ops = _training(plan, optimizer, before)
+    ops = _training(plan, optimizer, before, averages)
     updated = After(ops[-1].name)
     merging = _merge(plan, merges, updated) if merges else []
     if starts and merges and not merges.waited:  # an exchange that is merged in the same step
@@ -191,11 +198,12 @@ def _ops(
     return tuple(ops)
 
 
-def _training(plan: Plan, optimizer: Param, before: DasoPart | None) -> list[Op]:
-    """Forward and backward, the gradients' average in the node, and the update at the end."""
+def _training(plan: Plan, optimizer: Param, before: DasoPart | None, averages: bool) -> list[Op]:
+    """Forward and backward, the gradients' average in the node if it is due, and the update."""
     ops, updates = passes(plan, _merged(plan, before, 1)), []
     for i in in_order(plan, ""):
-        ops += exchange_ops(plan, i, backward_of(plan.launches[i].after))
+        there = backward_of(plan.launches[i].after)
+        ops += exchange_ops(plan, i, there) if averages else [own_op(plan, i, there)]
         updates.append(apply_op(plan, i, update_traffic(optimizer), After(ops[-1].name)))
     return ops + updates
 
@@ -237,8 +245,12 @@ def _merged(plan: Plan, part: DasoPart | None, back: int) -> tuple[After, ...]:
 
 
 @lru_cache(maxsize=64)
-def _check(plan: Plan, skip: int, wait: int) -> None:
+def _check(plan: Plan, skip: int, wait: int, local: int) -> None:
     """Refuse launches that this strategy cannot follow."""
+    if local > 1 and not plan.mean:
+        raise CommschedError(
+            "strategy 'daso': local_skip is for gradients that are averaged, not summed"
+        )
     if wait > skip > 0:
         raise CommschedError(
             f"strategy 'daso': wait cannot be {wait} with gs {skip}; an exchange is merged before"
