@@ -16,6 +16,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -60,19 +61,24 @@ def soak(args: argparse.Namespace) -> int:
         words = [*RUN, str(made), "-o", str(Path(folder) / "m.json")]
         words += ["--steps", str(steps), "--force-size"]
         with Job(ranks, ["nice", "-n", "19", *words]) as job:
-            job.until(lambda: len([r for r in job.processes().values() if r is not None]) >= ranks)
-            begun, pids = time.monotonic(), {rank: job.rank(rank) for rank in range(ranks)}
-            while job.process.poll() is None:
-                now = time.monotonic() - begun
-                for rank, pid in pids.items():
-                    found = sample(pid)
-                    if found:
-                        line = {"seconds": round(now, 1), "rank": rank, **found}
-                        file.write(json.dumps(line) + "\n")
+            for line in watched(job, ranks, max(1.0, seconds / SAMPLES)):
+                file.write(json.dumps(line) + "\n")
                 file.flush()
-                time.sleep(max(1.0, seconds / SAMPLES))
             print(job.output, end="")
             return job.process.returncode
+
+
+def watched(job: Job, ranks: int, pause: float) -> Iterator[dict[str, float]]:
+    """Yield samples of each rank, every `pause` s until the job has ended."""
+    job.until(lambda: len([r for r in job.processes().values() if r is not None]) >= ranks)
+    begun, pids = time.monotonic(), {rank: job.rank(rank) for rank in range(ranks)}
+    while job.process.poll() is None:
+        now = time.monotonic() - begun
+        for rank, pid in pids.items():
+            found = sample(pid)
+            if found:
+                yield {"seconds": round(now, 1), "rank": rank, **found}
+        time.sleep(pause)
 
 
 def sample(pid: int) -> dict[str, int]:
@@ -90,7 +96,7 @@ def sample(pid: int) -> dict[str, int]:
         return {}
 
 
-def table(samples: list[dict[str, float]]) -> int:
+def table(samples: Sequence[dict[str, float]]) -> int:
     """Print what changed over the second half of the run; return 1 if it grew."""
     grew = False
     print(f"{'rank':>4}  {'what':8}{'middle':>9}{'end':>9}{'per hour':>10}{'most':>9}")

@@ -72,7 +72,7 @@ def test_two_million_spans_take_10_s_of_the_processor_and_500_mb(words, measured
 
 @pytest.mark.timeout(1200)
 def test_parts_of_a_crashed_run_beyond_what_is_read_give_their_newest_steps(tmp_path):
-    """Long: 600 MiB of spans, of a run of 1,800,000 steps that did not end."""
+    """Long: 380 MiB of spans, of a run of more than a million steps that did not end."""
     path, ranks, steps = tmp_path / "measured.json", 2, 0
     names = {"streams": STREAMS, "names": ["forward", "b0/decide"]}
     headers = [
