@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from matplotlib.figure import Figure
 
 import commsched as cs
 from commsched.cli.main import main
@@ -17,6 +18,7 @@ from commsched.net import file as net_file
 from commsched.planner.request import Request
 from commsched.planner.search.bound import lower_bound
 from commsched.planner.search.problem import BASELINES, Problem
+from commsched.plot.panel_notes import Note, write_notes
 from commsched.plot.study import StudyPicture, draw
 from commsched.plot.study_columns import break_evens, front
 from commsched.study import rows
@@ -297,6 +299,23 @@ def test_lines_upon_each_other_are_named_together(tmp_path):
     draw(table + moves, tmp_path / "all.svg", StudyPicture(lines=("allow",)))
     assert texts(tmp_path / "all.svg")[-3:] == ["lossless", "fp16", "topk"]
     assert texts(tmp_path / "all.svg").count("lossless = fp16 = topk") == 1  # in its panel
+
+
+@pytest.mark.parametrize("width", [1.0, 1.6, 4.0])
+def test_notes_stay_in_their_panel_and_above_the_data(width):
+    figure = Figure((width, 1.5), layout="constrained")
+    panel = figure.subplots()
+    panel.plot([1, 2], [0, 7])
+    figure.draw_without_rendering()
+    words = ["fp16 = topk:0.01 pays below 24.5 Gbit/s", "onebit pays above 3.25 Gbit/s"]
+    write_notes(panel, [Note(text, "black") for text in words], 6.0)
+    figure.draw_without_rendering()
+    assert [" ".join(text.get_text().split()) for text in panel.texts] == words
+    for text in panel.texts:
+        around = text.get_window_extent()
+        assert panel.bbox.x0 <= around.x0 < around.x1 <= panel.bbox.x1
+        assert around.y1 <= panel.bbox.y1 + 1  # pixel
+        assert around.y0 > panel.transData.transform((2, 7))[1]
 
 
 def test_a_front_has_what_nothing_else_is_better_than():

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import log
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from commsched.errors import CommschedError
 from commsched.nearest import nearest
+from commsched.plot.panel_notes import Note, write_notes
 from commsched.plot.picture import picture
 from commsched.plot.study_columns import (
     AXES,
@@ -38,8 +38,6 @@ INCH = 72.0  # pt
 NEAR = 5e-3  # of a value: lines that differ less cannot be told apart in a panel
 SAME, ALMOST = " = ", " ≈ "  # between the names of lines that lie upon each other
 LETTER = 0.58  # width of a letter, in sizes of the font
-AXIS = 0.3  # in, beside a panel
-GAP = 0.015  # of a panel's width, between a line and its text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +97,7 @@ class _Drawing:
         every = sorted(every, key=lambda one: [order_of(one, name) for name in FACETS])
         rows = [one for one in every if _chosen(one, wanted.where)]
         self.rows, self.wanted, self.font = rows, wanted, wanted.font
+        self.notes: dict[Axes, list[Note]] = {}
         self.axes = (wanted.x,) if not wanted.value else (wanted.x, wanted.y)
         free: tuple[str, ...] = wanted.lines or (() if wanted.value else LINES)
         if wanted.pareto == "money" and not wanted.lines:
@@ -181,6 +180,10 @@ class _Drawing:
                 figure.suptitle(title, fontsize=self.font + 1)
             if any(handles):
                 self._legend(below, handles)
+            if any(self.notes.values()):
+                whole.draw_without_rendering()  # lays the panels out
+                for panel, notes in self.notes.items():
+                    write_notes(panel, notes, self.font - 1)
 
     def _place(self, row: Row) -> tuple[str, str]:
         texts = [self.label(row, [name]) for name in self.facets]
@@ -252,12 +255,11 @@ class _Drawing:
             for same in _grouped(lines, NEAR)
             if len(same) > 1
         ]
-        if hidden:  # in this panel only
-            panel.set_title("\n".join(hidden), loc="right", fontsize=self.font - 1, y=0.02)
         self._from_zero(panel, rows)
         panel.grid(axis="y", linewidth=0.3, color="#CCCCCC")
+        self.notes[panel] = [Note(text, "black") for text in hidden]
         if wanted.break_even:
-            self._break_even(panel, rows, len(hidden))
+            self.notes[panel] += self._break_even(panel, rows)
         return handles
 
     def _ticks(self, panel: Axes, name: str) -> Callable[[Any], float]:
@@ -284,30 +286,19 @@ class _Drawing:
         """Return about how wide a panel is, in."""
         return self.wanted.width / len(self._distinct(self.facets[-1:]))
 
-    def _break_even(self, panel: Axes, rows: Sequence[Row], under: int) -> None:
-        """Mark where what is allowed begins or stops to save GAIN, over `under` lines of text."""
-        letter = LETTER * (self.font - 1) / INCH / (self._wide() - AXIS)  # of the panel's width
-        low = 0.03 + 0.09 * under
+    def _break_even(self, panel: Axes, rows: Sequence[Row]) -> list[Note]:
+        """Mark where what is allowed begins or stops to save GAIN; return what to say of it."""
+        codecs: dict[tuple[str, str], list[str]] = {}
         for row, x, below in break_evens(rows, self.wanted.x):
             colour = self._look(self.label(row, self.lines))["color"]
             panel.axvline(x, color=colour, linewidth=0.8, linestyle=(0, (1, 1.5)))
             value = KNOWN[self.wanted.x].words.format(f"{x:.3g}")
-            text = f"{row['allow']} pays {'below' if below else 'above'} {value}"
-            lines = wrap(text, max(8, int(1 / letter)))
-            wide = letter * max(map(len, lines))
-            at, _ = panel.transAxes.inverted().transform(panel.transData.transform((x, 0.0)))
-            beside = at + GAP if at < 0.5 else at - GAP - wide
-            panel.text(
-                max(GAP, min(beside, 1 - wide)),
-                low,
-                "\n".join(lines),
-                transform=panel.transAxes,
-                va="bottom",
-                fontsize=self.font - 1,
-                color=colour,
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
-            )
-            low += 0.09 * len(lines)
+            said = f"{'below' if below else 'above'} {value}", colour
+            codecs.setdefault(said, []).append(row["allow"])
+        return [
+            Note(f"{SAME.join(names)} pays {where}", colour)
+            for (where, colour), names in codecs.items()
+        ]
 
     def _map(self, panel: Axes, rows: Sequence[Row]) -> None:
         """Colour x times y by a value, which is written there."""
