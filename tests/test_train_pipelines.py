@@ -22,10 +22,13 @@ def piped(tmp_path_factory):
     log = tmp_path_factory.mktemp("piped") / "log.jsonl"
 
     @cache
-    def run(ranks: int, net: str, strategy: str, stages: int) -> tuple[dict, list[float]]:
+    def run(
+        ranks: int, net: str, strategy: str, stages: int, *more: str
+    ) -> tuple[dict, list[float]]:
         method = "ring+fp16" if strategy == "samo" else "ring+dense"
         words = ["--net", net, "--strategy", strategy, "--method", method, "--log", str(log)]
         words += ["--param", f"stages={stages}", "--param", "microbatches=2"]
+        words += [word for param in more for word in ("--param", param)]
         return train(ranks, *words, *FIXED), losses(log)
 
     return run
@@ -48,6 +51,16 @@ def test_replicas_of_two_stages_learn_what_replicas_of_one_do(piped):
     (one, _), (two, _) = piped(2, "mlp:8:3", "1f1b", 1), piped(4, "mlp:8:3", "1f1b", 2)
     assert one["parameters"] == two["parameters"]
     assert one["loss"] == two["loss"]
+
+
+def test_interleaved_stages_of_two_replicas_learn_what_stages_in_a_row_do(piped):
+    (one, losses_of_one), (two, losses_of_two) = (
+        piped(4, "mlp:8:3", "1f1b", 2, *more) for more in ((), ("interleave=2",))
+    )
+    assert one["parameters"] == two["parameters"]
+    assert losses_of_one == losses_of_two
+    assert one["held_out_loss"] == two["held_out_loss"]
+    assert two["sent_mean_bytes"] > one["sent_mean_bytes"]
 
 
 def test_losses_of_other_numbers_of_replicas_differ_by_rounding_alone(piped):

@@ -20,7 +20,7 @@ NET, BATCH, STEPS = "gpt:8:2:2", 8, 3
 
 
 @cache
-def learned(tensor, pipeline, replicas, zero=0, recompute=0, sequence=0, mean=True):
+def learned(tensor, pipeline, replicas, zero=0, recompute=0, sequence=0, mean=True, interleave=1):
     """The parameters after some steps, put together from all ranks, and the bytes sent."""
     parts = replicas * 2
     plan = make_plan(
@@ -35,6 +35,7 @@ def learned(tensor, pipeline, replicas, zero=0, recompute=0, sequence=0, mean=Tr
                 "zero": zero,
                 "sequence": sequence,
                 "microbatches": 2,
+                "interleave": interleave,
                 "recompute": recompute,
                 "optimizer": "momentum",
             },
@@ -84,17 +85,23 @@ def test_ranks_that_share_tokens_learn_what_one_process_learns(degrees, more, me
 def test_stages_shards_and_recomputation_change_no_bit():
     """Two numbers have the same sum in any order, and a stage computes what one rank does."""
     wanted, sent = learned(2, 1, 2)
-    for pipeline, zero, recompute in ((2, 0, 0), (2, 1, 0), (1, 1, 2)):
-        found, others = learned(2, pipeline, 2, zero, recompute)
+    for pipeline, zero, recompute, chunks in (
+        (2, 0, 0, 1),
+        (2, 1, 0, 1),
+        (1, 1, 2, 1),
+        (2, 1, 1, 3),
+    ):
+        found, others = learned(2, pipeline, 2, zero, recompute, interleave=chunks)
         assert all(np.array_equal(found[name], values) for name, values in wanted.items())
         assert others > sent
 
 
 def test_stages_change_no_bit_where_ranks_share_tokens():
     wanted, sent = learned(2, 1, 1, sequence=1)
-    found, others = learned(2, 2, 1, recompute=1, sequence=1)
-    assert all(np.array_equal(found[name], values) for name, values in wanted.items())
-    assert others > sent
+    for chunks in (1, 2):
+        found, others = learned(2, 2, 1, recompute=1, sequence=1, interleave=chunks)
+        assert all(np.array_equal(found[name], values) for name, values in wanted.items())
+        assert others > sent
 
 
 @pytest.mark.parametrize("cut", [Cut(0, 2), Cut(1, 2), Cut(1, 2, blocks=3)])

@@ -7,23 +7,27 @@ from commsched.program.model import After, Hop, Kind, Op, Role
 
 
 class Draft:
-    """The roles of one step and their ranks; roles that exchange messages are equally large."""
+    """The roles of one step and their ranks; roles that exchange messages are equally large.
+
+    Stages are dealt to K roles in turn: stage k is a part of role k mod K.
+    """
 
     def __init__(self, groups: Sequence[tuple[int, ...]]) -> None:
         self._groups = tuple(groups)
         self._ops: list[list[Op]] = [[] for _ in groups]
         self._sent: Counter[tuple[int, int]] = Counter()
 
-    def add(self, role: int, *ops: Op) -> None:
-        """Append operations to a role."""
-        self._ops[role] += ops
+    def add(self, stage: int, *ops: Op) -> None:
+        """Append operations to the role of a stage."""
+        self._ops[stage % len(self._ops)] += ops
 
     def message(self, hop: Hop, nbytes: int, after: After, urgency: int = 0) -> After:
-        """Send `nbytes` from each rank of a role to its counterpart; returns what arrives.
+        """Send `nbytes` from each rank of a stage to its counterpart; returns what arrives.
 
         Messages from one role to another are numbered in the order in which they are drafted.
         """
-        source, to = hop.source, hop.to
+        source, to = hop.source % len(self._ops), hop.to % len(self._ops)
+        assert source != to, f"{hop} stays on its rank"
         assert len(self._groups[source]) == len(self._groups[to])
         tag = self._sent[source, to]
         self._sent[source, to] += 1

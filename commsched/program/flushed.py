@@ -1,18 +1,23 @@
 """Pipelines that flush: all microbatches forward and backward through all stages, then update."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
+from commsched.arrays import Ints
 from commsched.plan.model import Plan
 from commsched.program.draft import Draft, received
 from commsched.program.launch_ops import OPTIMIZERS
 from commsched.program.model import After, Hop, Turn
-from commsched.program.stages import Stage, check, compute, finish, turn_end
+from commsched.program.recompute import KeptActivations
+from commsched.program.stages import Stage, check, compute, dealt, finish, turn_end
 from commsched.program.strategy import Memory
 from commsched.program.tensor_sums import Segment, compute_segments
 
-# (stages, microbatches, number of a stage) -> the stage's computations in order
-Order = Callable[[int, int, int], Sequence[Turn]]
+# (ranks in a pipeline, microbatches, a rank's place, its stages) -> its computations in order
+Order = Callable[[int, int, int, int], Sequence[Turn]]
 
 
 class StageWork(NamedTuple):
@@ -28,7 +33,7 @@ class StageWork(NamedTuple):
     before: Callable[[Stage], Sequence[After]] = lambda stage: ()  # what a stage waits for at first
 
 
-def all_forward_first(stages: int, microbatches: int, number: int) -> list[Turn]:
+def all_forward_first(ranks: int, microbatches: int, place: int, chunks: int = 1) -> list[Turn]:
     """GPipe: all microbatches forward, then all backward, the last one first.
 
     Source: Huang et al., "GPipe", NeurIPS 2019.
@@ -37,21 +42,62 @@ def all_forward_first(stages: int, microbatches: int, number: int) -> list[Turn]
     return turns + [Turn(True, m) for m in reversed(range(microbatches))]
 
 
-def one_forward_one_backward(stages: int, microbatches: int, number: int) -> list[Turn]:
-    """1F1B: as many forwards as there are stages behind, then a backward after every forward.
+def one_forward_one_backward(
+    ranks: int, microbatches: int, place: int, chunks: int = 1
+) -> list[Turn]:
+    """1F1B: first as many forwards as below, then a backward after every forward.
 
-    Source: Narayanan et al., "PipeDream", SOSP 2019; with a flush as in "Megatron-LM", SC 2021.
+        K - 1 - k                    with one stage on each rank
+        (V - 1) K + 2 (K - 1 - k)    with V > 1: K microbatches through a stage, then the next
+
+    K = ranks in a pipeline; k = the place of a rank; V = its stages.
+    Source: Narayanan et al., "PipeDream", SOSP 2019; with a flush, and interleaved (V > 1), as in
+    "Megatron-LM", SC 2021, section 2.2, and its schedules.py.
     """
-    ahead = min(microbatches, stages - 1 - number)
-    turns = [Turn(False, m) for m in range(ahead)]
-    for m in range(microbatches):
-        if m + ahead < microbatches:
-            turns.append(Turn(False, m + ahead))
-        turns.append(Turn(True, m))
+    ahead = ranks - 1 - place
+    if chunks > 1:
+        ahead = (chunks - 1) * ranks + 2 * ahead
+    forwards = [Turn(False, m, chunk=c) for m, c in _in_groups(ranks, microbatches, chunks)]
+    backwards = [
+        Turn(True, m, chunk=chunks - 1 - c) for m, c in _in_groups(ranks, microbatches, chunks)
+    ]
+    turns = forwards[:ahead]
+    for number, backward in enumerate(backwards):
+        turns += [*forwards[ahead + number : ahead + number + 1], backward]
     return turns
 
 
-def as_they_come(stages: int, microbatches: int, number: int) -> list[Turn]:
+def _in_groups(ranks: int, microbatches: int, chunks: int) -> list[tuple[int, int]]:
+    """List microbatches and chunks: as many microbatches as ranks through a chunk after another."""
+    group = ranks if chunks > 1 else microbatches
+    return [
+        (first + m, chunk)
+        for first in range(0, microbatches, group)
+        for chunk in range(chunks)
+        for m in range(group)
+    ]
+
+
+def most_kept(
+    order: Order, stages: int, microbatches: int, place: int, kept: Sequence[KeptActivations]
+) -> float:
+    """Return the most bytes of activations that a rank keeps; `kept`: of each of its stages."""
+    many = _between(order, stages // len(kept), microbatches, place, len(kept))
+    each = float((many @ np.array([one.each for one in kept])).max())
+    return each + max(one.once for one in kept)
+
+
+@lru_cache(maxsize=256)
+def _between(order: Order, ranks: int, microbatches: int, place: int, chunks: int) -> Ints:
+    """Count the microbatches between forward and backward on a rank: (moments, chunks)."""
+    turns = order(ranks, microbatches, place, chunks)
+    found = np.zeros((len(turns), chunks), np.int64)
+    at = [turn.chunk for turn in turns]
+    found[np.arange(len(turns)), at] = [-1 if turn.backward else 1 for turn in turns]
+    return np.unique(found.cumsum(axis=0), axis=0)
+
+
+def as_they_come(ranks: int, microbatches: int, place: int, chunks: int = 1) -> list[Turn]:
     """Message-driven: microbatches keep their order in each direction; messages decide the rest.
 
     Source: Singh & Bhatele, "AxoNN", IPDPS 2022.
@@ -63,9 +109,13 @@ def draft_stages(
     draft: Draft, stages: Sequence[Stage], orders: Order, m: int, work: StageWork
 ) -> None:
     """Append the computations and messages of consecutive stages; at the last one they turn."""
-    for place in range(len(stages)):
-        for done, turn in enumerate(orders(len(stages), m, place)):
-            _turn(draft, stages, place, turn, work, first=done == 0)
+    ranks = len(dealt(stages))
+    for place in range(ranks):
+        begun = set[int]()
+        for turn in orders(ranks, m, place, len(stages) // ranks):
+            at = turn.chunk * ranks + place
+            _turn(draft, stages, at, turn, work, first=at not in begun)
+            begun.add(at)
 
 
 def _turn(
@@ -73,7 +123,7 @@ def _turn(
 ) -> None:
     """Add one computation after the message that it needs, and the message that it makes."""
     stage = stages[place]
-    number, (backward, m, _) = stage.number, turn
+    number, backward, m = stage.number, turn.backward, turn.microbatch
     after = [*work.before(stage)] if first else []
     if not backward:
         if number > 0:
@@ -98,33 +148,44 @@ def _turn(
 
 def flushed(plan: Plan, stages: Sequence[Stage], orders: Order, m: int, work: StageWork) -> Draft:
     """Build one step: the pipeline, every stage's exchanges among its replicas, then updates."""
-    draft = Draft([stage.ranks for stage in stages])
+    draft = Draft([held[0].ranks for held in dealt(stages)])
     launches = check(plan, stages)
     agree = work.agrees and any(launches)
     draft_stages(draft, stages, orders, m, work)
-    for stage, mine in zip(stages, launches, strict=True):
-        last = turn_end(orders(len(stages), m, stage.number)[-1], stage.number)
-        finish(draft, plan, stage, mine, last, work.traffic, agree)
+    for stage, last in last_turns(stages, orders, m):
+        end = turn_end(last, stage.number)
+        finish(draft, plan, stage, launches[stage.number], end, work.traffic, agree)
     return draft
+
+
+def last_turns(stages: Sequence[Stage], orders: Order, m: int) -> list[tuple[Stage, Turn]]:
+    """Return each stage and its last computation; those of a rank in the order of their ends."""
+    found, roles = [], dealt(stages)
+    for place, held in enumerate(roles):
+        ends: dict[int, Turn] = {}
+        for turn in orders(len(roles), m, place, len(held)):
+            ends.pop(turn.chunk, None)
+            ends[turn.chunk] = turn
+        found += [(held[turn.chunk], turn) for turn in ends.values()]
+    return found
 
 
 def memory(
     stages: Sequence[Stage],
     optimizer: str,
-    activations: Callable[[Stage], float],
+    activations: Callable[[Sequence[Stage]], float],
 ) -> Memory:
-    """Bytes on the rank that needs most, if a stage keeps `activations` B."""
+    """Bytes on the rank that needs most, if the stages of a rank keep `activations` B."""
     state = OPTIMIZERS[optimizer][0]
-    return max(
-        (
-            Memory(
-                parameters=float(stage.nbytes),
-                gradients=float(stage.nbytes),
-                optimizer=float(state * stage.numel),
-                activations=activations(stage),
-                buckets=4.0 * stage.numel if stage.replicas > 1 else 0.0,
-            )
-            for stage in stages
-        ),
-        key=lambda found: found.total,
-    )
+
+    def of(held: Sequence[Stage]) -> Memory:
+        numel, nbytes = sum(stage.numel for stage in held), sum(stage.nbytes for stage in held)
+        return Memory(
+            parameters=float(nbytes),
+            gradients=float(nbytes),
+            optimizer=float(state * numel),
+            activations=activations(held),
+            buckets=4.0 * numel if held[0].replicas > 1 else 0.0,
+        )
+
+    return max(map(of, dealt(stages)), key=lambda found: found.total)

@@ -45,6 +45,7 @@ class Turn(NamedTuple):
     backward: bool
     microbatch: int = 0
     again: bool = False  # a second backward, from the loss of the next stage
+    chunk: int = 0  # which of its rank's stages, if stages are interleaved
 
 
 class Hop(NamedTuple):

@@ -45,6 +45,17 @@ def pieces(net: Net, machine: Machine, before: Mapping[str, Param]) -> list[Para
     return [max(int(before["stages"]), 1) * times for times in LONGER]
 
 
+def interleavings(net: Net, machine: Machine, before: Mapping[str, Param]) -> list[Param]:
+    """List numbers of stages on each rank: one, and two if there are layers and microbatches."""
+    ranks, m = degrees_of(before)[0], int(before["microbatches"])
+    twice = ranks > 1 and m % ranks == 0 and 2 * ranks <= len(trunk_of(net))
+    return [1, 2] if twice else [1]
+
+
+# stages on each rank, which are consecutive only if there is one: stage k is on the k-th rank
+# modulo the number of ranks in a pipeline
+INTERLEAVE = Parameter(1, Range(1, MOST), interleavings, learns=False)
+
 # Parameters of all pipelines. stages 0: the planner's choice. A net's batch is one microbatch.
 # near: what has consecutive ranks, the stages of a pipeline or the replicas of a stage.
 # message_bytes 0: the activations that cross a cut, as the net's layers state them.
@@ -134,32 +145,39 @@ def batches(plan: Plan, settings: Mapping[str, Param]) -> int:
 
 
 def grid(plan: Plan, settings: Mapping[str, Param]) -> tuple[Stage, ...]:
-    """Cut a plan's net into stages of nearly equal seconds, and place their replicas."""
-    net, machine, (stages, width) = plan.net, plan.machine, degrees_of(settings)
+    """Cut a plan's net into stages of nearly equal seconds, and place their replicas.
+
+    With interleave = V there are V times as many stages as ranks in a pipeline, K: stage k is on
+    the ranks of stage k mod K.
+    """
+    net, machine, (depth, width) = plan.net, plan.machine, degrees_of(settings)
     message_bytes = float(settings.get("message_bytes", 0.0))
     trunk = trunk_of(net)
+    stages = depth * int(settings.get("interleave", 1))
     if not 1 <= stages <= len(trunk):
         raise CommschedError(
             f"{stages} stages cannot be made of the {len(trunk)} layers of net {net.name!r};"
             f" allowed: 1 to {len(trunk)}"
         )
+    _check_interleaved(settings)
     if machine.size % width:
         near_by = max(k for k in range(1, width) if machine.size % k == 0)
         raise CommschedError(
             f"{width} tensor-parallel ranks do not divide {machine.size} ranks; nearest:"
             f" tensor={near_by}"
         )
-    if machine.size // width % stages:
-        near_by = max(k for k in range(1, stages) if machine.size // width % k == 0)
+    if machine.size // width % depth:
+        near_by = max(k for k in range(1, depth) if machine.size // width % k == 0)
         sharing = f" of {width} ranks each" if width > 1 else ""
         raise CommschedError(
-            f"{stages} stages{sharing} do not divide {machine.size} ranks; nearest: {near_by}"
+            f"{depth} stages{sharing} do not divide {machine.size} ranks; nearest: {near_by}"
         )
     times = [net.seconds(layer, machine.device) for layer in trunk]
     cuts = block_cuts(trunk, [sum(pair) for pair in times], stages)
     found = []
     near = str(settings.get("near", "replicas"))
-    for k, ranks in enumerate(ranks_of(machine.size, stages, near)):
+    places = ranks_of(machine.size, depth, near)
+    for k in range(stages):
         part = slice(cuts[k], cuts[k + 1])
         heads = [layer for layer in net.layers if layer.name == head_name(k)]
         layers = (*trunk[part], *heads)
@@ -167,7 +185,7 @@ def grid(plan: Plan, settings: Mapping[str, Param]) -> tuple[Stage, ...]:
         found.append(
             Stage(
                 number=k,
-                ranks=ranks,
+                ranks=places[k % depth],
                 width=width,
                 layers=layers,
                 forward=sum(forward for forward, _ in times[part]),
@@ -182,8 +200,33 @@ def grid(plan: Plan, settings: Mapping[str, Param]) -> tuple[Stage, ...]:
     return tuple(found)
 
 
+def _check_interleaved(settings: Mapping[str, Param]) -> None:
+    """Refuse stages that cannot be interleaved."""
+    ranks, chunks, m = degrees_of(settings)[0], settings.get("interleave", 1), 0
+    if chunks == 1:
+        return
+    m = int(settings["microbatches"])
+    if ranks == 1:
+        raise CommschedError(
+            f"interleave={chunks} needs a pipeline of two ranks or more; nearest: interleave=1"
+        )
+    if m % ranks:
+        raise CommschedError(
+            f"interleave={chunks} needs a multiple of {ranks} microbatches, as many as a pipeline"
+            f" has ranks; got {m}; nearest: {-(-m // ranks) * ranks}"
+        )
+
+
+def dealt(stages: Sequence[Stage]) -> list[list[Stage]]:
+    """Return the stages of each role: one, or several if stages are interleaved."""
+    found: dict[tuple[int, ...], list[Stage]] = {}
+    for stage in stages:
+        found.setdefault(stage.ranks, []).append(stage)
+    return [*found.values()]
+
+
 def degrees_of(settings: Mapping[str, Param]) -> tuple[int, int]:
-    """Return the stages and the tensor-parallel ranks that parameters say; 0: not chosen yet."""
+    """Return the ranks in a pipeline, and those that share a stage's layers; 0: not chosen yet."""
     stages = settings.get("pipeline", settings.get("stages", 1))
     return int(stages), int(settings.get("tensor", 1))
 

@@ -1,6 +1,6 @@
 """Pipelines of microbatches that flush: GPipe, and one forward one backward (1F1B)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from commsched.plan.model import Plan
 from commsched.program import recompute
@@ -12,6 +12,7 @@ from commsched.program.flushed import (
     all_forward_first,
     flushed,
     memory,
+    most_kept,
     one_forward_one_backward,
 )
 from commsched.program.launch_ops import OPTIMIZER, update_traffic
@@ -24,25 +25,31 @@ from commsched.program.strategy import Memory
 class Flushed(pipeline.PipelineStrategy):
     """Stages, microbatches, a flush; gradients are summed over the replicas of each stage.
 
-        makespan = (m + K - 1) (f + b)      on K equal stages with m microbatches and free messages
+        makespan = (m + (K - 1) / V) (f + b)      on K equal ranks with free messages
 
-    f, b [s] = forward and backward of one microbatch on one stage. With t_f = K f and t_b = K b
-    the bubble is (t_f + t_b) (1 - 1 / K). A stage keeps the activations of m microbatches under
-    `gpipe`, of at most min(m, K) under `1f1b`. With `recompute` segments in a stage only their
-    inputs are kept, and b is f longer, see `recompute.kept`.
-    Source: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "Megatron-LM", SC 2021.
+    m = microbatches; f, b [s] = forward and backward of one of them on one rank. With t_f = K f and
+    t_b = K b the bubble is (t_f + t_b) (1 - 1 / K) / V. A rank keeps the activations of m
+    microbatches under `gpipe`, of at most min(m, K) under `1f1b`. With `recompute` segments in a
+    stage only their inputs are kept, and b is f longer, see `recompute.kept`.
+    interleave = V under `1f1b`: a rank has V stages, with K - 1 stages of other ranks between them.
+    The bubble is divided by V, messages are V times as many, and the first rank keeps the
+    activations of K + (K - 1) / V microbatches. m is a multiple of K.
+    Source: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "Megatron-LM", SC 2021, section
+    2.2; memory of interleaved stages: Korthikanti et al., "Reducing activation recomputation in
+    large transformer models", MLSys 2023, section 4.2.3.
     """
 
-    parameters: Mapping[str, Parameter] = {
-        **pipeline.PARAMETERS,
-        **recompute.PARAMETERS,
-        "optimizer": OPTIMIZER,
-    }
     fewest, codec, exact = True, "", True
 
-    def __init__(self, name: str, order: Order) -> None:
+    def __init__(self, name: str, order: Order, more: Mapping[str, Parameter]) -> None:
         self.name = name
         self._order = order
+        self.parameters: Mapping[str, Parameter] = {
+            **pipeline.PARAMETERS,
+            **more,
+            **recompute.PARAMETERS,
+            "optimizer": OPTIMIZER,
+        }
 
     def draft(self, plan: Plan) -> Draft:
         settings = self.settings(plan)
@@ -55,13 +62,14 @@ class Flushed(pipeline.PipelineStrategy):
         settings = self.settings(plan)
         stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
 
-        def activations(stage: Stage) -> float:
-            many = m if self.name == "gpipe" else min(m, len(stages) - stage.number)
-            each, once = recompute.kept(plan.net, stages, stage.number, settings)
-            return many * each + once
+        def activations(held: Sequence[Stage]) -> float:
+            kept = [recompute.kept(plan.net, stages, stage.number, settings) for stage in held]
+            return most_kept(self._order, len(stages), m, held[0].number, kept)
 
         return memory(stages, str(settings["optimizer"]), activations)
 
 
-STRATEGIES.add("gpipe")(Flushed("gpipe", all_forward_first))
-STRATEGIES.add("1f1b")(Flushed("1f1b", one_forward_one_backward))
+STRATEGIES.add("gpipe")(Flushed("gpipe", all_forward_first, {}))
+STRATEGIES.add("1f1b")(
+    Flushed("1f1b", one_forward_one_backward, {"interleave": pipeline.INTERLEAVE})
+)

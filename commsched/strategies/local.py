@@ -123,7 +123,9 @@ class Local(pipeline.PipelineStrategy):
             for place, stage in enumerate(chunk)
         }
         return memory(
-            stages, str(settings["optimizer"]), lambda stage: kept[stage.number] * stage.activation
+            stages,
+            str(settings["optimizer"]),
+            lambda held: sum(kept[stage.number] * stage.activation for stage in held),
         )
 
 

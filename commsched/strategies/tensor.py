@@ -15,7 +15,13 @@ from commsched.plan.model import Launch, Param, Plan
 from commsched.program import recompute
 from commsched.program import stages as pipeline
 from commsched.program.draft import Draft
-from commsched.program.flushed import StageWork, draft_stages, one_forward_one_backward
+from commsched.program.flushed import (
+    StageWork,
+    draft_stages,
+    last_turns,
+    most_kept,
+    one_forward_one_backward,
+)
 from commsched.program.gradient_teams import gradient_teams
 from commsched.program.launch_ops import (
     OPTIMIZER,
@@ -84,13 +90,14 @@ class Grid(pipeline.PipelineStrategy):
     The T ranks of a tensor group share each cut layer: a pair of matrices, the first by columns,
     the second by rows, needs one all-reduce of its outputs forward and one of its inputs' gradient
     backward, so that a transformer block has four in each microbatch, which nothing hides. With
-    b s h activations of a microbatch in E B each, l blocks in a stage and m microbatches a rank
+    b s h activations of a microbatch in E B each, l blocks on a rank and m microbatches a rank
     sends
 
         4 l m 2 (T - 1) / T b s h E          B in tensor groups,
         2 (D - 1) / D 4 Psi / (T P)          B of gradients, and of parameters under zero=1
 
-    Psi = parameters; P = stages, T = tensor, D = ranks / (T P). Stages follow 1F1B with a flush.
+    Psi = parameters; P = pipeline, T = tensor, D = ranks / (T P). Stages follow 1F1B with a flush,
+    interleaved if interleave > 1: see strategy `1f1b`.
     zero=1: each of D replicas owns a shard of the optimiser's state and of the float32 parameters,
     sums of gradients end in shards, and updated parameters are gathered before the next step.
     sequence=1: ranks of a tensor group share the tokens of what is not cut. Each all-reduce becomes
@@ -110,16 +117,23 @@ class Grid(pipeline.PipelineStrategy):
 
     fewest, codec = True, ""
 
-    def __init__(self, name: str, microbatches: int, more: Mapping[str, Parameter]) -> None:
+    def __init__(
+        self,
+        name: str,
+        microbatches: int,
+        depth: Mapping[str, Parameter],
+        chunks: Mapping[str, Parameter],
+    ) -> None:
         self.name = name
         self.parameters: Mapping[str, Parameter] = {
             "tensor": Parameter(0, Range(0, pipeline.MOST), _widths, learns=False),
-            **more,
+            **depth,
             "sequence": Parameter(0, (0, 1), _shares_tokens, learns=False),
             "zero": Parameter(0, (0, 1), (0, 1), learns=False),
             "microbatches": pipeline.PARAMETERS["microbatches"]._replace(
                 default=microbatches, tries=_pieces
             ),
+            **chunks,
             **recompute.PARAMETERS,
             "optimizer": OPTIMIZER,
         }
@@ -146,17 +160,15 @@ class Grid(pipeline.PipelineStrategy):
             gathers = launches[stage.number].gathers
             return [After(exchange_ops(plan, i, After(""))[-1].name, 1) for i in gathers]
 
-        draft = Draft([stage.ranks for stage in stages])
+        draft = Draft([held[0].ranks for held in pipeline.dealt(stages)])
         work = StageWork(
             0.0, segments=lambda stage, turn: parts(stage.number, turn.backward), before=before
         )
         draft_stages(draft, stages, one_forward_one_backward, m, work)
         traffic = update_traffic(settings["optimizer"])
-        for stage, mine in zip(stages, launches, strict=True):
-            last = one_forward_one_backward(len(stages), m, stage.number)[-1]
-            _finish(
-                draft, plan, stage, mine, _ends(last, stage, parts(stage.number, True)), traffic
-            )
+        for stage, last in last_turns(stages, one_forward_one_backward, m):
+            ends = _ends(last, stage, parts(stage.number, True))
+            _finish(draft, plan, stage, launches[stage.number], ends, traffic)
         return draft
 
     def memory(self, plan: Plan) -> Memory:
@@ -169,21 +181,26 @@ class Grid(pipeline.PipelineStrategy):
                 return per_element * team.numel
             return (per_element + MASTER) * team.numel / (team.replicas if sharded else 1)
 
-        def of(stage: Stage) -> Memory:
-            each, once = recompute.kept(plan.net, stages, stage.number, settings)
-            sent = {x.summed for x in stage.layers for b in (False, True) if sums(x, b)}
-            teams = gradient_teams(plan.net, stage)
-            launches = (stage.width > 1) * (1 + (plan.net.sequence > 1))  # of each size
+        def of(held: Sequence[Stage]) -> Memory:
+            order, (first, *_) = one_forward_one_backward, held
+            kept = [recompute.kept(plan.net, stages, stage.number, settings) for stage in held]
+            teams = [team for stage in held for team in gradient_teams(plan.net, stage)]
+            launches = (first.width > 1) * (1 + (plan.net.sequence > 1))  # of each size
             return Memory(
-                parameters=float(stage.nbytes),
-                gradients=float(stage.nbytes),
-                optimizer=sum(state(team, stage.replicas > 1) for team in teams),
-                activations=min(m, len(stages) - stage.number) * each + once,
+                parameters=float(sum(stage.nbytes for stage in held)),
+                gradients=float(sum(stage.nbytes for stage in held)),
+                optimizer=sum(state(team, first.replicas > 1) for team in teams),
+                activations=most_kept(order, len(stages), m, first.number, kept),
                 buckets=4.0 * sum(team.numel for team in teams if team.replicas > 1)
-                + 4.0 * sum(sent) * launches,
+                + 4.0 * sum(sum(_summed(stage)) for stage in held) * launches,
             )
 
-        return max(map(of, stages), key=lambda found: found.total)
+        return max(map(of, pipeline.dealt(stages)), key=lambda found: found.total)
+
+
+def _summed(stage: Stage) -> set[int]:
+    """Return the numbers of activations that the ranks of a replica sum in a stage."""
+    return {x.summed for x in stage.layers for back in (False, True) if sums(x, back)}
 
 
 def _check_cut(plan: Plan, width: int, sequence: int) -> None:
@@ -236,14 +253,14 @@ def launches_of(plan: Plan, stages: Sequence[Stage]) -> list[StageLaunches]:
     """List each stage's launches; refuse those that do not do what the strategy needs."""
     teams = [team for stage in stages for team in gradient_teams(plan.net, stage)]
     home = {t.name: team for team in teams for layer in team.layers for t in layer.tensors}
-    by_group = {stage.ranks: stage.number for stage in stages}
+    by_layer = {layer.name: stage.number for stage in stages for layer in stage.layers}
     found = [StageLaunches(Exchanges({}, {}), [], []) for _ in stages]
     order = sorted(range(len(plan.launches)), key=lambda i: plan.launches[i].priority)
     for index in order:
         launch = plan.launches[index]
         where = f"strategy {plan.strategy!r}: launch {launch.name!r}"
         if launch.payload == "activation":
-            number = by_group.get(launch.group, -1)
+            number = by_layer.get(launch.after, -1)
             wanted = launch.group, stages[number].replicas
         else:
             team = home[launch.pieces[0].tensor]
@@ -280,8 +297,8 @@ def _sort_in(into: StageLaunches, index: int, launch: Launch, where: str) -> Non
 def _check_whole(plan: Plan, stage: Stage, mine: StageLaunches) -> None:
     """Refuse a stage without a sum that it needs, and shards without their gather."""
     who, zero = f"strategy {plan.strategy!r}: stage {stage.number}", plan.params.get("zero", 0)
-    wanted = {x.summed for x in stage.layers for back in (False, True) if sums(x, back)}
-    _check_activations(plan, who, wanted if stage.width > 1 else set(), mine.activations)
+    wanted = _summed(stage) if stage.width > 1 else set()
+    _check_activations(plan, who, wanted, mine.activations)
     pairs = [[plan.launches[i].pieces for i in some] for some in (mine.reduces, mine.gathers)]
     sharded = bool(zero) and stage.replicas > 1
     if pairs[1] != (pairs[0] if sharded else []):
@@ -318,5 +335,5 @@ def _check_activations(plan: Plan, who: str, wanted: set[int], mine: Exchanges) 
 
 
 DEPTH = Parameter(0, Range(0, pipeline.MOST), _depths, learns=False)
-STRATEGIES.add("tensor")(Grid("tensor", 1, {}))
-STRATEGIES.add("3d")(Grid("3d", 8, {"pipeline": DEPTH}))
+STRATEGIES.add("tensor")(Grid("tensor", 1, {}, {}))
+STRATEGIES.add("3d")(Grid("3d", 8, {"pipeline": DEPTH}, {"interleave": pipeline.INTERLEAVE}))

@@ -1,6 +1,7 @@
 """One batch on its way through a net, layer by layer: forward in order, backward in reverse."""
 
 from collections.abc import Collection, Generator, Iterable, Iterator
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +34,11 @@ class Score(NamedTuple):
         """Add two scores."""
         loss, correct = self.loss + other.loss, self.correct + other.correct
         return Score(loss, correct, self.guesses + other.guesses)
+
+
+def added(scores: Iterable[Score]) -> Score:
+    """Add scores in their order."""
+    return reduce(Score.plus, scores, Score(0.0, 0, 0))
 
 
 class ForwardBackward:

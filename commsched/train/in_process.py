@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import zip_longest
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from commsched.run.engine.device_queue import DeviceQueue
 from commsched.run.engine.recorder import Recorder
 from commsched.run.wire.device import HOST
 from commsched.train.assignment import Assignment, Settings
-from commsched.train.forward_backward import Score
+from commsched.train.forward_backward import Score, added
 from commsched.train.layers.layer import TrainableNet
 from commsched.train.neighbours import InProcessNeighbours
 from commsched.train.sample_order import check_batch
@@ -131,7 +132,9 @@ class InProcessTraining:
             learner.settle()
         # Stages come in the order of their ranks.
         ends = InProcessNeighbours.all(len(self._ranks))
-        scores = [each.evaluate(end) for each, end in zip(self.learners, ends, strict=True)]
+        evaluations = [each.evaluate(end) for each, end in zip(self.learners, ends, strict=True)]
+        rounds = zip_longest(*evaluations, fillvalue=Score(0.0, 0, 0))
+        scores = [added(some) for some in zip(*rounds, strict=True)]
         parts = np.array(scores, np.float64)
         loss, correct, guesses = (sum(column) for column in parts.T.tolist())
         for learner in self.learners:

@@ -30,6 +30,7 @@ from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.timeline.model import Span, Timeline
 from commsched.timeline.names import decision_key
 from commsched.timeline.summary import fallback_sentence
+from commsched.train.forward_backward import added
 from commsched.train.neighbours import MpiNeighbours
 from commsched.train.packing import packed
 from commsched.train.tally import Tally
@@ -238,7 +239,7 @@ class Training:
     def _evaluate(self, step: int) -> None:
         if self._learner.mail is not None:
             self._post_status(step, "evaluate", "waits for the other stages")
-        own = self._learner.evaluate(MpiNeighbours(self._comm))
+        own = added(self._learner.evaluate(MpiNeighbours(self._comm)))
         self._post_status(step, "evaluate", "waits for the scores of all ranks")
         parts = [agree.gather_numbers(x, self._comm) for x in own]
         loss, correct, guesses = (sum(part) for part in parts)

@@ -23,6 +23,7 @@ STEPS = 3
 EVERY = [
     ("gpipe", {"microbatches": 3}),
     ("1f1b", {"microbatches": 3, "near": "replicas"}),
+    ("1f1b", {"microbatches": 2 * WORLD.size, "interleave": 2}),
     ("samo", {"microbatches": 5, "pruned": 0.9}),
     ("samo", {"microbatches": 2, "pruned": 0.0}),
     ("local", {}),
@@ -43,11 +44,12 @@ def cases():
         (name, params, stages)
         for number, (name, params) in enumerate(EVERY)
         for stages in ([found[number % len(found)]] if ranks.in_groups else found)
+        if stages > 1 or "interleave" not in params
     ]
 
 
 def made_of(name, params, stages):
-    layers = net(WORLD.size, elements=300, activation=5000.0).scaled(1.0, 0.1)
+    layers = net(2 * WORLD.size, elements=300, activation=5000.0).scaled(1.0, 0.1)
     on = machine(1, WORLD.size)
     return staged(name, stages, WORLD.size // stages, layers=layers, on=on, **params)
 

@@ -53,6 +53,8 @@ def staged(request: Request, strategy: PipelineStrategy) -> Plan:
         counts = [int(given["stages"])]
     elif not strategy.fewest:
         counts = counts[-1:]
+    else:
+        counts = possible(counts, given, layers)
     limit = request.machine.device.memory if request.memory is None else request.memory
     needs: list[float] = []
     for count in counts:
@@ -67,6 +69,20 @@ def staged(request: Request, strategy: PipelineStrategy) -> Plan:
         f" {nbytes(needs[-1])}, and {nbytes(limit)} are allowed; more stages are not possible on"
         f" {size} ranks and {layers} layers; nearest: {needs[-1]:.0f} B"
     )
+
+
+def possible(counts: Sequence[int], settings: Mapping[str, Param], layers: int) -> list[int]:
+    """Return the depths of a pipeline that the interleaving of its stages allows."""
+    chunks = int(settings.get("interleave", 1))
+    m = int(settings["microbatches"])
+    found = [k for k in counts if chunks == 1 or (k > 1 and m % k == 0 and k * chunks <= layers)]
+    if not found:
+        raise CommschedError(
+            f"interleave={chunks}: no number of ranks in a pipeline, two or more, divides {m}"
+            f" microbatches and has {chunks} times as many stages in {layers} layers; nearest:"
+            " interleave=1"
+        )
+    return found
 
 
 def most_stages(request: Request) -> int:

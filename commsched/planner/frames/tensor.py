@@ -12,7 +12,7 @@ from commsched.machine.model import Machine
 from commsched.net.graph import Layer, Net
 from commsched.net.tensor_cut import degrees, sums
 from commsched.plan.model import Launch, Param, Plan
-from commsched.planner.frames.pipelines import Known, chosen, stage_buckets, with_method
+from commsched.planner.frames.pipelines import Known, chosen, possible, stage_buckets, with_method
 from commsched.planner.frames.zero import gathered
 from commsched.planner.limits.memory import enough
 from commsched.planner.planners.greedy import cheapest
@@ -61,6 +61,7 @@ def _degrees(request: Request, strategy: PipelineStrategy) -> Plan:
     if not counts[0]:
         per_stage = max(size // width, 1)
         counts = [k for k in range(1, min(per_stage, whole) + 1) if per_stage % k == 0]
+        counts = possible(counts, given, whole)
     limit = request.machine.device.memory if request.memory is None else request.memory
     needs: list[float] = []
     for count in counts:

@@ -1,6 +1,6 @@
 """The worker of `expert`: a rank's experts, and everything else whole."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -91,10 +91,9 @@ class ExpertWorker(Learner):
             asarray=self.asarray,
         )
 
-    def evaluate(self, others: Neighbours) -> Score:
+    def evaluate(self, others: Neighbours) -> Iterator[Score]:
         kind, part = np.float16 if self.settings.half else np.float32, self.used
         whole = self.whole(others)
         self.used = {n: v.astype(kind, copy=False) for n, v in whole.items()}
-        found = super().evaluate(others)
+        yield from super().evaluate(others)
         self.used = part
-        return found

@@ -1,6 +1,6 @@
 """The worker of `tensor` and `3d`: a rank's part of the layers of a stage, and its shards."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from commsched.train.neighbours import Neighbours
 from commsched.train.workers.learner import flat
 from commsched.train.workers.pipeline import PipelineWorker
 from commsched.train.workers.put_together import put_together
+from commsched.train.workers.stage import evaluated
 
 Going = Generator[Any, Array, None]  # a turn: yields what it needs to be whole, and is sent that
 
@@ -72,7 +73,7 @@ class GridWorker(PipelineWorker):
     def _here(self, wanted: Any) -> Array:
         """Return what a turn needs if this rank has it; else None, and `_part` travels."""
         if isinstance(wanted, Own):
-            return self._stage.own_rows(wanted.values)
+            return self._stages[0].own_rows(wanted.values)
         gather = isinstance(wanted, Gather)
         part = wanted.values if gather else wanted
         if self._width == 1 or (gather and not self._sharing):
@@ -82,10 +83,11 @@ class GridWorker(PipelineWorker):
 
     def _turn(self, step: int, op: Op) -> Going:
         assert op.turn is not None, op
+        stage, microbatch = self._stages[op.turn.chunk], op.turn.microbatch
         if op.turn.backward:
-            yield from self._stage.backward_sums(step, op.turn.microbatch, self._add)
+            yield from stage.backward_sums(step, microbatch, self._add)
             return
-        score = yield from self._stage.forward_sums(step, op.turn.microbatch, self.scale.value)
+        score = yield from stage.forward_sums(step, microbatch, self.scale.value)
         self._score = self._score.plus(score) if score else self._score
 
     def _add(self, gradients: Gradients) -> None:
@@ -102,7 +104,7 @@ class GridWorker(PipelineWorker):
             return
         super().gradient(step, launch, out)
         if self._plan.mean and self._sharing:  # over the replicas, of the sum of a team's tokens
-            out *= np.float32(self._plan.group(planned).size // self._stage.stage.replicas)
+            out *= np.float32(self._plan.group(planned).size // self._stages[0].stage.replicas)
 
     def result(self, step: int, launch: int, values: Array) -> None:
         if self._plan.launches[launch].payload != "activation":
@@ -145,10 +147,10 @@ class GridWorker(PipelineWorker):
             asarray=self.asarray,
         )
 
-    def evaluate(self, others: Neighbours) -> Score:
+    def evaluate(self, others: Neighbours) -> Iterator[Score]:
         kind = np.float16 if self.settings.half else np.float32
         used = {n: v.astype(kind, copy=False) for n, v in self.whole(others).items()}
-        return self._stage.evaluate(others, used)
+        yield from evaluated(self._stages, others, used)
 
     # For checkpoints
 

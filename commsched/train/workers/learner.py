@@ -1,6 +1,6 @@
 """The worker that trains a real net: performs layers in program order, and updates."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -201,18 +201,16 @@ class Learner:
         for launch in sorted(self._results):
             self.apply(launch)
 
-    def evaluate(self, others: Neighbours) -> Score:
+    def evaluate(self, others: Neighbours) -> Iterator[Score]:
         """Score this rank's part of the held-out samples; `others` is for stages."""
         held, size = self._data.held_out, self._plan.machine.size
         own = part_of(len(held), self._rank, size)
-        total = Score(0.0, 0, 0)
         for start in range(own.start, own.stop, AT_ONCE):
             some = held.of(np.arange(start, min(start + AT_ONCE, own.stop)))
             inputs, targets = self._on_device(some.inputs), self.asarray(some.targets)
             with np.errstate(over="ignore", invalid="ignore"):
                 found = score(self.net, self.used, inputs, targets)
-            total = total.plus(found)
-        return total
+            yield found
 
     def whole(self, others: Neighbours) -> Mapping[str, Array]:
         """Return all parameters of this rank's layers, by tensor, float32."""

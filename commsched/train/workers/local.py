@@ -1,12 +1,12 @@
 """The worker that trains a real net with local losses: strategy `local`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from commsched.errors import CommschedError
 from commsched.plan.model import Plan
 from commsched.program.model import Hop, Op
 from commsched.program.registry import STRATEGIES
-from commsched.program.stages import grid, head_name, is_head
+from commsched.program.stages import Stage, head_name, is_head
 from commsched.strategies.local import chunks_of
 from commsched.train.assignment import Assignment
 from commsched.train.forward_backward import ForwardBackward
@@ -22,13 +22,13 @@ AHEAD = 2  # steps that scores may be under way, for each stage: batches stream
 class LocalNet(StageNet):
     """A stage whose gradient comes from its chunk's loss, with the head if the chunk ends here."""
 
-    def __init__(self, assigned: Assignment) -> None:
-        super().__init__(assigned)
+    def __init__(self, assigned: Assignment, stages: Sequence[Stage], number: int) -> None:
+        super().__init__(assigned, stages, number)
         net, plan = assigned.net, assigned.plan
         params = STRATEGIES[plan.strategy].settings(plan)
-        self.stages = grid(plan, params)
+        self.stages = stages
         chunks = ([stage.number for stage in chunk] for chunk in chunks_of(self.stages, params))
-        chunk, number = next(c for c in chunks if self.stage.number in c), self.stage.number
+        chunk = next(c for c in chunks if number in c)
         self.overlapping = params["variant"] == "overlapping"
         self._tells = number > 0 and (self.overlapping or number != chunk[0])
         self.head = slice(0)
@@ -80,7 +80,6 @@ class LocalLossWorker(PipelineWorker):
     """
 
     parts = LocalNet
-    _stage: LocalNet
 
     def __init__(self, assigned: Assignment) -> None:
         plan = assigned.plan
@@ -92,8 +91,11 @@ class LocalLossWorker(PipelineWorker):
             )
         whole = with_heads(assigned.net, heads)
         super().__init__(assigned._replace(net=whole))
-        self.add_parameters(whole.start(self.settings.seed, self._stage.head))
-        self.ahead = AHEAD * len(self._stage.stages)
+        (stage,) = self._stages
+        assert isinstance(stage, LocalNet)
+        self._stage = stage
+        self.add_parameters(whole.start(self.settings.seed, stage.head))
+        self.ahead = AHEAD * len(stage.stages)
 
     def perform(self, step: int, op: Op) -> None:
         if op.turn is not None and op.turn.again:

@@ -8,11 +8,11 @@ from commsched.train.assignment import Assignment
 from commsched.train.forward_backward import Score
 from commsched.train.layers.layer import Gradients
 from commsched.train.workers.learner import Learner
-from commsched.train.workers.stage import OnStage, StageNet
+from commsched.train.workers.stage import OnStage, StageNet, stages_of
 
 
 class PipelineWorker(OnStage, Learner):
-    """A stage of a net on one rank.
+    """A stage of a net on one rank, or several if stages are interleaved.
 
     Gradients of microbatches are added in float32, in the order of their backwards.
     """
@@ -20,9 +20,13 @@ class PipelineWorker(OnStage, Learner):
     parts: type[StageNet] = StageNet
 
     def __init__(self, assigned: Assignment) -> None:
-        self._stage = self.parts(assigned)
-        super().__init__(assigned, self._stage.layers)
-        self._stage.used = self.used
+        self._stages = stages_of(assigned, self.parts)
+        first, *others = self._stages
+        super().__init__(assigned, first.layers)
+        for stage in others:
+            self.add_parameters(self.net.start(self.settings.seed, stage.layers))
+        for stage in self._stages:
+            stage.used = self.used
         self.mail = self
 
     def _begin_step(self) -> None:

@@ -25,7 +25,7 @@ from commsched.train.neighbours import Neighbours
 from commsched.train.optimizers import LossScale
 from commsched.train.samples import Data
 from commsched.train.workers.learner import checked, step_numbers
-from commsched.train.workers.stage import OnStage, StageNet
+from commsched.train.workers.stage import OnStage, StageNet, stages_of
 
 MOST = 65504.0  # the largest half
 WORDS = ("values", "mean", "square")  # what a checkpoint has of each tensor, (n,) float32
@@ -51,7 +51,7 @@ class SamoWorker(OnStage):
             )
         _check(net, plan)
         self.net, self._plan = net, plan
-        self._stage = StageNet(assigned)
+        (self._stage,) = self._stages = stages_of(assigned, StageNet)
         self.rates, self._module = settings.rates(), module
         self._limit = MOST / len(self._stage.stage.ranks)
         self._shapes: dict[str, tuple[int, ...]] = {}

@@ -107,12 +107,11 @@ class ShardedWorker(Learner):
 
     # Between steps
 
-    def evaluate(self, others: Neighbours) -> Score:
+    def evaluate(self, others: Neighbours) -> Iterator[Score]:
         self._use(self.whole(others))
-        found = super().evaluate(others)
+        yield from super().evaluate(others)
         if self._level == 3:
             self.used.clear()
-        return found
 
     def whole(self, others: Neighbours) -> Mapping[str, Array]:
         found = {

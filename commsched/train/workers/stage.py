@@ -46,16 +46,15 @@ class StageNet:
     Messages are activations and their gradients, as the layers compute them.
     """
 
-    def __init__(self, assigned: Assignment) -> None:
+    def __init__(self, assigned: Assignment, stages: Sequence[Stage], number: int) -> None:
         net, data, plan, settings, rank, module = assigned
         params = STRATEGIES[plan.strategy].settings(plan)
-        stages = grid(plan, params)
         self.net, self.settings = net, settings
-        self.stage = next(stage for stage in stages if rank in stage.ranks)
+        self.stage = stages[number]
         self.microbatches = int(params["microbatches"])
         self.used: dict[str, Array] = {}
         self._data, self._asarray = data, module.asarray
-        number, self._place = self.stage.number, self.stage.ranks.index(rank)
+        self._place = self.stage.ranks.index(rank)
         self._replica, self._replicas = self._place // self.stage.width, self.stage.replicas
         self._shares = 1 if plan.mean else self._replicas
         self._sharing = plan.net.sequence  # ranks of a team, each with its run of the tokens
@@ -225,29 +224,48 @@ class StageNet:
 
     # For held-out samples
 
-    def evaluate(self, others: Neighbours, used: Mapping[str, Array] | None = None) -> Score:
-        """Score this rank's part, on its last stage; all ranks of a replica call it.
-
-        used: the whole parameters of the stage, if this rank computes with parts of them.
-        """
-        held, total = self._data.held_out, Score(0.0, 0, 0)
+    @property
+    def held_out(self) -> Iterator[Samples]:
+        """Yield this rank's part of the held-out samples, as many as are scored together."""
+        held = self._data.held_out
         own = part_of(len(held), self._place, len(self.stage.ranks))
-        used = self.used if used is None else used
         for start in range(own.start, own.stop, AT_ONCE):
-            some = held.of(np.arange(start, min(start + AT_ONCE, own.stop)))
-            if self._before < 0:
-                values = self._on_device(some.inputs)
-            else:
-                there = np.empty((len(some), *self._inputs), self._kind)
-                others.take(there, self._before)
-                values = self._asarray(there)
-            with np.errstate(over="ignore", invalid="ignore"):
-                values = forward_through(self.net.layers[self.layers], used, values)
-                if self._behind < 0:
-                    total = total.plus(score_of(values, self._asarray(some.targets)))
-                    continue
-            others.give(np.ascontiguousarray(on_host(values), self._kind), self._behind)
-        return total
+            yield held.of(np.arange(start, min(start + AT_ONCE, own.stop)))
+
+    def evaluate(self, some: Samples, others: Neighbours, used: Mapping[str, Array]) -> Score:
+        """Score samples on the last stage, and pass on activations on others.
+
+        used: the whole parameters of the stage.
+        """
+        if self._before < 0:
+            values = self._on_device(some.inputs)
+        else:
+            there = np.empty((len(some), *self._inputs), self._kind)
+            others.take(there, self._before)
+            values = self._asarray(there)
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = forward_through(self.net.layers[self.layers], used, values)
+            if self._behind < 0:
+                return score_of(values, self._asarray(some.targets))
+        others.give(np.ascontiguousarray(on_host(values), self._kind), self._behind)
+        return Score(0.0, 0, 0)
+
+
+def stages_of(assigned: Assignment, make: type[StageNet]) -> list[StageNet]:
+    """Make the stages of a rank."""
+    plan, rank = assigned.plan, assigned.rank
+    stages = grid(plan, STRATEGIES[plan.strategy].settings(plan))
+    mine = [stage.number for stage in stages if rank in stage.ranks]
+    return [make(assigned, stages, number) for number in mine]
+
+
+def evaluated(
+    stages: Sequence[StageNet], others: Neighbours, used: Mapping[str, Array]
+) -> Iterator[Score]:
+    """Score a rank's held-out samples, stage by stage; all ranks of a replica call it."""
+    for some in stages[0].held_out:
+        for stage in stages:
+            yield stage.evaluate(some, others, used)
 
 
 def _check_borrowed(net: TrainableNet, layers: Sequence[TrainableLayer]) -> None:
@@ -295,9 +313,9 @@ def _other_size(plan: Plan, stage: Stage, shape: tuple[int, ...], kind: "np.dtyp
 
 
 class OnStage(ABC):
-    """A worker that learns one stage of a net: microbatch by microbatch, then the update."""
+    """A worker that learns stages of a net: microbatch by microbatch, then the update."""
 
-    _stage: StageNet
+    _stages: Sequence[StageNet]
     scale: LossScale
     _score: Score  # of this step, here
     _turns = 0  # forwards and backwards of this step, so far
@@ -330,31 +348,39 @@ class OnStage(ABC):
             self._paused = not self._microbatch(step, op)
             if self._paused:
                 return
-            self._turns = (self._turns + 1) % (2 * self._stage.microbatches)
+            turns = 2 * len(self._stages) * self._stages[0].microbatches
+            self._turns = (self._turns + 1) % turns
             if self._turns == 0:
                 self._end_step(step)
 
     def _microbatch(self, step: int, op: Op) -> bool:
         """Do a forward or backward; tell whether it is over."""
         assert op.turn is not None, op
+        stage, microbatch = self._stages[op.turn.chunk], op.turn.microbatch
         if op.turn.backward:
-            self._add_gradients(self._stage.backward(step, op.turn.microbatch))
+            self._add_gradients(stage.backward(step, microbatch))
         else:
-            score = self._stage.forward(step, op.turn.microbatch, self.scale.value)
+            score = stage.forward(step, microbatch, self.scale.value)
             self._score = self._score.plus(score) if score else self._score
         return True
 
-    def evaluate(self, others: Neighbours) -> Score:
-        return self._stage.evaluate(others)
+    def evaluate(self, others: Neighbours) -> Iterator[Score]:
+        yield from evaluated(self._stages, others, self._stages[0].used)
 
     def compute(self, step: int, op: Op) -> None:
         self.perform(step, op)
 
     def use_device(self, device: ComputeDevice) -> None:
-        self._stage.use_device(device)
+        for stage in self._stages:
+            stage.use_device(device)
 
     def outgoing(self, step: int, op: Op) -> Array:
-        return self._stage.outgoing(step, op)
+        assert op.hop is not None, op
+        return self._on(op.hop.source).outgoing(step, op)
 
     def incoming(self, step: int, op: Op, packet: Array) -> None:
-        self._stage.incoming(step, op, packet)
+        assert op.hop is not None, op
+        self._on(op.hop.to).incoming(step, op, packet)
+
+    def _on(self, number: int) -> StageNet:
+        return next(each for each in self._stages if each.stage.number == number)

@@ -1,6 +1,6 @@
 """The interface between a training and its worker, in addition to the engine's interface."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from commsched.arrays import Array
@@ -38,8 +38,12 @@ class Trainee(GradientSource, Protocol):
     def settle(self) -> None:
         """Apply all results; no exchange may be under way."""
 
-    def evaluate(self, others: Neighbours) -> Score:
-        """Score this rank's part of the held-out samples; all ranks call it."""
+    def evaluate(self, others: Neighbours) -> Iterator[Score]:
+        """Score this rank's part of the held-out samples, part by part; all ranks call it.
+
+        A rank takes what the rank before it in a pipeline gives in the same part, and what the
+        last one gives in the part before.
+        """
 
     def state(self) -> tuple[dict[str, Any], dict[str, float]]:
         """Return this rank's arrays, and the common numbers; no exchange may be under way."""
