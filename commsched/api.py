@@ -13,9 +13,8 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
-from dataclasses import fields
 from functools import cached_property
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from commsched.machine import file as machine_file
 from commsched.machine import model as machine_model
 from commsched.machine.change import changed
 from commsched.machine.ports import network
-from commsched.nearest import nearest
 from commsched.net import file as net_file
 from commsched.net import graph as net_graph
 from commsched.net.load import on_machine
@@ -41,7 +39,8 @@ from commsched.planner.smaller import too_large
 from commsched.plot.draw import draw
 from commsched.plot.style import Style
 from commsched.program.read_plan import read_plan
-from commsched.quantities import DENSITY, ERROR, GIGABYTES, MEGABYTES, PATIENCE
+from commsched.python_arguments import arguments_of, python_words
+from commsched.quantities import DENSITY
 from commsched.simulate.engine import STEPS
 from commsched.simulate.engine import simulate as predict
 from commsched.simulate.report import lines, report
@@ -64,9 +63,7 @@ PLURALS = {
     "bandwidths": "bandwidth",
     "densities": "density",
 }
-QUANTITIES = {"memory": GIGABYTES, "bucket": MEGABYTES, "time_limit": PATIENCE, "max_error": ERROR}
 GIVEN = ("net", "machine", "lossy")  # by arguments of their own
-FIELDS = tuple(field.name for field in fields(Request) if field.name not in GIVEN)
 COLUMNS = ("plan", "iteration", "speed-up", "exposed", "sent per rank", "memory", "methods")
 
 
@@ -107,6 +104,7 @@ class Machine(Shown):
     `changes` are those of `--set`: nic="25 Gbit/s", latency="9 us", gpu="a100".
     """
 
+    @python_words()
     def __init__(
         self,
         name: str | Path,
@@ -144,6 +142,7 @@ class Plan(Shown):
         self.model = model
 
     @classmethod
+    @python_words()
     def best(
         cls,
         net: "Net | str | Path",
@@ -173,6 +172,7 @@ class Plan(Shown):
         """Write a plan file, which `commsched run` executes."""
         plan_file.write(path, self.model)
 
+    @python_words()
     def simulate(self, steps: int = STEPS) -> "Prediction":
         """Predict `steps` steps; the first is not counted."""
         if not isinstance(steps, Integral) or steps < 2:
@@ -232,14 +232,16 @@ class Prediction(Shown):
         """Write a timeline file, which Perfetto opens."""
         timeline_file.write(path, self.timeline(ranks))
 
+    @python_words()
     def plot(
         self, path: str | Path | None = None, step: int | None = None, **style: Any
     ) -> "Picture":
         """Draw a step as .png, .svg or .pdf, or all as an .html page; a notebook shows it.
 
-        `style`: fields of plot.style.Style, such as width=3.3 in inches, font=7 or title="".
+        `style`: fields of plot.style.Style, such as width="8cm", font=7 (pt) or title="".
         """
-        return _drawn(self.timeline(), path, step, Style(**style))
+        how = Style(**arguments_of(Style, "a picture", style))
+        return _drawn(self.timeline(), path, step, how)
 
     def __str__(self) -> str:
         return "\n".join(lines(self.data))
@@ -260,6 +262,7 @@ class Comparison(Shown):
     __repr__ = __str__
 
 
+@python_words()
 def sweep(
     nets: "Sequence[Net | str | Path] | Net | str | Path",
     machines: "Sequence[Machine | str | Path] | Machine | str | Path",
@@ -297,6 +300,7 @@ def _files(several: Any, folder: str) -> list[str]:
     return found
 
 
+@python_words()
 def break_even(
     net: Net | str | Path,
     machine: Machine | str | Path,
@@ -326,25 +330,11 @@ def _request(
     net = net if isinstance(net, Net) else Net(net)
     on = (machine if isinstance(machine, Machine) else Machine(machine)).model
     model = on_machine(net.model, on, compute)
-    more = {name: _field(name, value) for name, value in more.items()}
+    more = arguments_of(Request, "a plan", more, GIVEN)
     return only(Request(net=model, machine=on, lossy=_words(allow), **more), _words(method))
 
 
-def _field(name: str, value: Any) -> Any:
-    """Return a field of a request; a quantity may be a text, as on the command line."""
-    if name not in FIELDS:
-        known = ", ".join(FIELDS)
-        raise CommschedError(
-            f"a plan has no option {name!r}; known: {known}{nearest(name, FIELDS)}"
-        )
-    quantity = QUANTITIES.get(name)
-    if quantity is None or value is None:
-        return value
-    if isinstance(value, Real):
-        return quantity.checked(float(value), name, str(value))
-    return quantity.read(str(value), name)
-
-
+@python_words()
 def compare(*what: "Plan | Prediction | str | Path") -> Comparison:
     """Compare plans with each other, or a prediction with a measured timeline.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from commsched.errors import CommschedError
+from commsched.python_arguments import arguments_of, python_words
 from commsched.study.run import table_of
 
 
@@ -44,11 +45,12 @@ class Study(Shown):
             raise CommschedError("a frame needs pandas: pip install pandas") from None
         return pandas.DataFrame(self.rows)
 
+    @python_words()
     def plot(self, path: str | Path | None = None, **wanted: Any) -> Picture:
         """Draw the rows, as `commsched plot` does; `wanted`: fields of plot.study.StudyPicture."""
         from commsched.plot.study import StudyPicture, draw  # loads matplotlib
 
-        picture = StudyPicture(**wanted)
+        picture = StudyPicture(**arguments_of(StudyPicture, "a picture", wanted))
         return picture_of(path, lambda made: draw(self.rows, made, picture))
 
     def __str__(self) -> str:

@@ -38,7 +38,7 @@ def test_only_the_methods_asked_for_are_used(plan):
 
 
 def test_a_method_that_cannot_sum_is_refused_with_the_nearest():
-    with pytest.raises(cs.CommschedError, match=r"--method native.fp16 cannot sum.*nearest"):
+    with pytest.raises(cs.CommschedError, match=r"method native.fp16 cannot sum.*nearest"):
         cs.Plan.best("lstm", "localhost", method="native+fp16")
 
 
@@ -133,7 +133,7 @@ def test_the_break_even_lies_between_rates_that_pay_and_rates_that_do_not():
         assert by_rate == sorted(by_rate, reverse=True)
     with pytest.raises(cs.CommschedError, match="several nodes"):
         cs.break_even("lstm", cs.Machine("p3.16xlarge", nodes=1), allow="fp16")
-    with pytest.raises(cs.CommschedError, match="needs --allow"):
+    with pytest.raises(cs.CommschedError, match="needs allow"):
         cs.break_even("lstm", lab, allow="")
 
 
@@ -183,3 +183,30 @@ def test_a_plug_in_of_the_users_is_planned_and_simulated(tmp_path):
 def test_an_argument_of_a_wrong_type_is_named(plan, call, sentence):
     with pytest.raises(cs.CommschedError, match=sentence):
         call(plan)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda plan: cs.Machine("summit", nic=25), "nic=25: nic is a rate"),
+        (lambda plan: cs.Plan.best("lstm", "localhost", allow="fp61"), "allow fp61: no codec"),
+        (lambda plan: cs.Plan.best("lstm", "localhost", compute="x"), "compute must be one of"),
+        (
+            lambda plan: cs.Plan.best("lstm", "localhost", strategy="zero1", method="ring+dense"),
+            "use allow=CODEC, and param gather=CODEC",
+        ),
+        (lambda plan: cs.break_even("lstm", "localhost", allow=""), "break_even needs allow:"),
+        (lambda plan: cs.sweep("lstm", "localhost", jobs=0), "jobs must be at least 1"),
+        (lambda plan: plan.simulate().plot("x.png", height=1), "fewer ranks or lanes"),
+        (lambda plan: plan.simulate().plot("x.png", width="1mm"), "width must be at least 1 in"),
+        (lambda plan: plan.simulate().plot("x.png", wdth=3), "no option 'wdth'.*nearest: 'width'"),
+        (
+            lambda plan: cs.Plan.read("lstm"),
+            "first: commsched plan lstm --machine M -o plan.json",  # to type in a shell
+        ),
+    ],
+)
+def test_an_error_speaks_of_arguments_not_of_options(plan, call, said):
+    with pytest.raises(cs.CommschedError, match=f"^(?!--).*{said}") as found:
+        call(plan)
+    assert "--" not in str(found.value).replace("--machine M", "")
