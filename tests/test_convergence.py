@@ -170,3 +170,11 @@ def test_a_rate_is_chosen_without_a_look_at_what_is_held_out():
     assert len(inner.held_out) == pytest.approx(len(data.train) / 5, abs=1)
     seen = {row.tobytes() for part in inner for row in part.inputs}
     assert seen == {row.tobytes() for row in data.train.inputs}
+
+
+@pytest.mark.parametrize("tune", [False, True])
+def test_the_time_limit_ends_the_training_under_way(tune, tmp_path):
+    said = []
+    wanted = ConvergenceRequest(table="digits", names=("dense", "daso"), tune=tune, time_limit=0.2)
+    assert bench.train(wanted, tmp_path, said.append).cases == ()
+    assert said == ["2 of 2 cases are left; the same command goes on"]

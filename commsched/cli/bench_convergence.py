@@ -29,7 +29,7 @@ OPTIONS = (
     ListOption("--table", None, "digits, deep or text; default: all"),
     ListOption("--case", None, "case of a table; default: all"),
     Option("--folder", "DIR", "folder of the tables", Path, FOLDER),
-    Option("--time-limit", "TIME", "start no training after this time", SECONDS),
+    Option("--time-limit", "TIME", "stop after it; --timed ends the run under way", SECONDS),
     Flag("--tune", "choose the rate of each case among five on a validation part of the data"),
     Flag("--timed", "measure step times of the trained cases on a testbed"),
     Flag("--show", "print the existing tables and do nothing else"),

@@ -32,7 +32,7 @@ class ConvergenceRequest:
     folds: int = 5  # at most
     seeds: int = 5
     tune: bool = False  # choose each case's rate on a validation part of the training data
-    time_limit: float = float("inf")  # s after which no case is begun
+    time_limit: float = float("inf")  # s for all that is trained now; after it, no run is timed
 
     @property
     def ranks(self) -> int:
@@ -72,22 +72,24 @@ def train(wanted: ConvergenceRequest, folder: Path, say: Say) -> ConvergenceTabl
     """Train the missing cases, and write the table after each case.
 
     A case whose plan has changed is trained again. A case that fails is reported and left out.
+    At the end of the time limit a training is stopped; the next call makes it again.
     """
     begun, table = time.monotonic(), kept(wanted, folder)
+    end = begun + wanted.time_limit
     files.make_folder(path_of(wanted, folder).parent)
     requested = chosen(wanted)
     for number, case in enumerate(requested):
-        if time.monotonic() - begun > wanted.time_limit:
+        try:
+            found = _trained(wanted, case, table.case(case.name), folder, end)
+        except CommschedError as error:
+            if time.monotonic() < end:
+                say(f"{case.name}: {error}")
+                continue
             say(
                 f"{len(requested) - number} of {len(requested)} cases are left; the same"
                 " command goes on"
             )
             break
-        try:
-            found = _trained(wanted, case, table.case(case.name), folder)
-        except CommschedError as error:
-            say(f"{case.name}: {error}")
-            continue
         table = table.with_case(found)
         convergence.write(path_of(wanted, folder), table)
         spent = time.monotonic() - begun
@@ -99,9 +101,24 @@ def train(wanted: ConvergenceRequest, folder: Path, say: Say) -> ConvergenceTabl
 
 
 def _trained(
-    wanted: ConvergenceRequest, case: Case, old: convergence.CaseResult | None, folder: Path
+    wanted: ConvergenceRequest,
+    case: Case,
+    old: convergence.CaseResult | None,
+    folder: Path,
+    end: float,
 ) -> convergence.CaseResult:
-    """Return the case with all of its trainings."""
+    """Return the case with all of its trainings.
+
+    An error after `end`, on the monotonic clock, leaves the finished ones in their file.
+    """
+
+    def train_in_one_process(words: Sequence[str]) -> None:
+        """Let all ranks be of one process, which gives equal bits in a fraction of the time."""
+        left = end - time.monotonic()
+        if left <= 0:
+            raise CommschedError("no time is left")
+        job.commsched(1, [*words, "--together"], min(LIMIT, left), quiet=True)
+
     net = TABLES[wanted.table]
     plan = plan_of(case, net, wanted.hosts, wanted.lanes)
     stem = folder / wanted.table / case.name.replace(":", "-")
@@ -114,7 +131,7 @@ def _trained(
     planned = old is not None and old.trained.plan == plan.hash
     tried = old.tuned if old is not None and planned else ()
     if wanted.tune and not tried:
-        tried = tuned(words, rate_of(case, net), stem, LIMIT)
+        tried = tuned(words, rate_of(case, net), stem, train_in_one_process)
     rate = best(tried) if tried else rate_of(case, net)
     same = old is not None and planned and old.trained.made.get("--rate", rate) == rate
     times = old.times if old is not None and planned else ()
@@ -123,8 +140,7 @@ def _trained(
     words += ["--rate", repr(rate)]
     folds = min(net.folds, wanted.folds)
     words += ["--sweep", str(sweep), "--folds", str(folds), "--seeds", str(wanted.seeds)]
-    # All ranks run in one process, which gives equal bits in a fraction of the time.
-    job.commsched(1, [*words, "--together"], LIMIT, quiet=True)
+    train_in_one_process(words)
     found = trials.read(sweep)
     assert found.plan == plan.hash, "the job has checked it"
     for each in (path, sweep):

@@ -1,10 +1,9 @@
 """The learning rate of a case, chosen on a validation part of the training data."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from commsched.lab.convergence.table import Tried
-from commsched.run.job import start as job
 from commsched.train import trials
 from commsched.train.trials import Trial, mean
 
@@ -12,7 +11,9 @@ FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the table's rate
 SEEDS = 2
 
 
-def tuned(words: Sequence[str], rate: float, stem: Path, limit: float) -> tuple[Tried, ...]:
+def tuned(
+    words: Sequence[str], rate: float, stem: Path, train: Callable[[Sequence[str]], None]
+) -> tuple[Tried, ...]:
     """Train with each rate on fold 0 without looking at what that fold holds out.
 
     `words` are the command of the trainings without rate, folds and seeds. Finished trainings stay
@@ -21,7 +22,7 @@ def tuned(words: Sequence[str], rate: float, stem: Path, limit: float) -> tuple[
     found = []
     for each, path in _files(rate, stem):
         more = ["--rate", repr(each), "--sweep", str(path), "--folds", "1", "--seeds", str(SEEDS)]
-        job.commsched(1, [*words, *more, "--validate", "--together"], limit, quiet=True)
+        train([*words, *more, "--validate"])
         found.append(_tried(each, trials.read(path).trials))
     return tuple(found)
 

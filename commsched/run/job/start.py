@@ -35,6 +35,8 @@ def commsched(
         raise CommschedError(f"'{' '.join(words)}' took more than {limit:g} s") from None
     finally:
         end(process)
+        if process.stdout is not None:
+            process.stdout.close()
     if process.returncode:
         lines = said.splitlines()  # launchers print much when a job fails
         ours = [line for line in lines if line.startswith(OURS)] or lines
