@@ -80,6 +80,14 @@ def _encoded(line: Line) -> bytes:
     return msgspec.json.encode(line) + b"\n"
 
 
+def is_log(path: Path) -> bool:
+    """Tell whether a file is the log of a training, by its name and its first line."""
+    if path.suffix.lower() != ".jsonl" or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return b'"type":"training"' in file.readline(files.MAX_BYTES)
+
+
 def read(path: Path) -> list[Line]:
     """Read a log: its header first. A last line that a crash has torn is left out."""
     lines = files.read_text(path, files.MAX_BYTES).split("\n")[:-1]

@@ -1,9 +1,11 @@
 """Logs of trainings: what is written comes back, what is no log is refused, curves are drawn."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.plot.training import draw
 from commsched.training_log import HeldOutRow, LogHeader, LogRow, TrainingLog, read
@@ -72,6 +74,23 @@ def test_what_is_no_log_is_refused(text, message, tmp_path):
         read(path)
     assert str(error.value).startswith(str(path))
     assert message in str(error.value)
+
+
+def test_several_trainings_are_laid_over_each_other(path, tmp_path, capsys):
+    slow, made = path.with_name("slow.jsonl"), tmp_path / "both.svg"
+    slow.write_bytes(path.read_bytes().replace(b'"seconds":0.01', b'"seconds":0.03'))
+    assert main(["plot", str(path), str(slow), "--x", "seconds", "-o", str(made)]) == 0
+    text = made.read_text()
+    for word in ("log: mlp:4:1, sync, 2 ranks", "slow: held out"):
+        assert word in text
+    before = text.split("seconds of steps")[0]  # the first axis, and its ticks
+    ticks = [float(tick) for tick in re.findall(r">(0\.\d+)<", before)]
+    assert 0.09 < max(ticks) < 0.15  # four steps of 0.03 s
+    with pytest.raises(CommschedError, match="no axis 'ranks' of trainings; known: step, seconds"):
+        draw([path], made, "ranks")
+    capsys.readouterr()
+    assert main(["plot", str(path.with_name("no.json")), "a", "b", "-o", str(made)]) == 2
+    assert "one or two timelines are drawn, got 3" in capsys.readouterr().err
 
 
 def test_curves_are_drawn_the_same_twice(path, tmp_path):

@@ -9,7 +9,13 @@ from commsched.cli.options import Flag, ListOption, Option, Table
 from commsched.errors import CommschedError
 
 OPTIONS: Table = (
-    Option("--x", "COLUMN", "of a table: bandwidth, ranks, nodes, net, machine, ...", str, ""),
+    Option(
+        "--x",
+        "COLUMN",
+        "of a table: bandwidth, ranks, nodes, net, machine, ...; of logs: step or seconds",
+        str,
+        "",
+    ),
     Option("--y", "COLUMN", "of a table: step, exposed, bytes, memory, bound, or a list", str, ""),
     Option("--lines", "COLUMN,...", "of a table: a line for each; default: what differs", str, ""),
     Option("--value", "COLUMN", "of a table: a heat map of it over --x and --y", str, ""),

@@ -1,6 +1,7 @@
-"""Draw the losses and accuracies of trainings over their steps."""
+"""Draw the losses and accuracies of trainings over their steps or seconds."""
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 
 import matplotlib as mpl
@@ -9,8 +10,10 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from commsched.errors import CommschedError
 from commsched.plot.accuracy import COLOURS
 from commsched.plot.picture import check_suffix, picture
+from commsched.plot.style import Style
 from commsched.training_log import HeldOutRow, Line, LogHeader, LogRow, read
 from commsched.units import count
 
@@ -18,42 +21,60 @@ WINDOW = 40  # of the steps: the thick curve is a mean over one such part
 Floats = npt.NDArray[np.float64]
 
 
-def draw(paths: Sequence[Path], path: Path) -> None:
-    """Draw logs to PNG or SVG: losses on the left, accuracies on the right.
+X = {"step": "step", "seconds": "seconds of steps"}  # axis -> its label
+DASHES = ("-", "--", ":")  # of trainings beyond the colours
 
-    Thin: each step's batch; thick: their running mean; dots: what is held out.
+
+def draw(paths: Sequence[Path], path: Path, x: str = "step", style: Style | None = None) -> None:
+    """Draw logs to PNG, SVG or PDF: losses on the left, accuracies on the right.
+
+    Thin: each step's batch; thick: their running mean; dots: what is held out. The n-th training
+    always has the n-th colour.
     """
     check_suffix(path)
+    if x not in X:
+        raise CommschedError(f"no axis {x!r} of trainings; known: {', '.join(X)}")
+    style = style or Style(width=10.0, font=10.0)
     logs = [read(log) for log in paths]
-    with picture(path, (10.0, 4.2)) as figure:
+    names = [f"{log.stem}: " if len(paths) > 1 else "" for log in paths]
+    looks = ((colour, dashes) for dashes in cycle(DASHES) for colour in COLOURS)
+    size = style.width, style.height or 0.42 * style.width
+    with picture(path, size, settings={"font.size": style.font}) as figure:
         left, right = figure.subplots(1, 2)
-        for log, colour in zip(logs, COLOURS * len(logs), strict=False):
-            _curves(left, log, colour, "loss")
-            _curves(right, log, colour, "accuracy")
+        for name, log, look in zip(names, logs, looks, strict=False):
+            for axes, what in ((left, "loss"), (right, "accuracy")):
+                _curves(axes, name, log, look, x, what)
         left.set_ylabel("loss, nats per guess")
         right.set_ylabel("right guesses")
         right.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0))
         for axes in (left, right):
-            axes.set_xlabel("step")
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.set_xlabel(X[x])
+            axes.xaxis.set_major_locator(MaxNLocator(integer=x == "step"))
             axes.grid(color="0.93", lw=0.6)
             axes.set_axisbelow(True)
-        left.legend(frameon=False, fontsize=8)
+        left.legend(frameon=False, fontsize=0.8 * style.font)
+        if style.title:
+            figure.suptitle(style.title)
         figure.tight_layout()
 
 
-def _curves(axes: Axes, log: Sequence[Line], colour: str, what: str) -> None:
+def _curves(
+    axes: Axes, name: str, log: Sequence[Line], look: tuple[str, str], x: str, what: str
+) -> None:
     """One training; a loss that is no number leaves a gap."""
-    header = log[0]
+    header, (colour, dashes) = log[0], look
     assert isinstance(header, LogHeader)
     rows = [line for line in log if isinstance(line, LogRow)]
     held = [line for line in log if isinstance(line, HeldOutRow)]
     steps, values = _columns(rows, what)
-    name = f"{header.net}, {header.strategy}, {count(header.ranks, 'rank')}"
-    axes.plot(steps, values, color=colour, lw=0.5, alpha=0.4)
-    axes.plot(steps, _smooth(values), color=colour, lw=1.6, label=name)
-    dots = _columns(held, what)
-    axes.plot(*dots, ls="", marker="o", ms=6, mfc="none", mew=1.3, color=colour, label="held out")
+    ends = np.cumsum([row.seconds for row in rows]) if x == "seconds" else steps
+    said = f"{name}{header.net}, {header.strategy}, {count(header.ranks, 'rank')}"
+    axes.plot(ends, values, color=colour, lw=0.5, alpha=0.4)
+    axes.plot(ends, _smooth(values), color=colour, lw=1.6, ls=dashes, label=said)
+    after, scores = _columns(held, what)
+    at = np.interp(after, steps, ends) if len(rows) else after
+    said = f"{name}held out"
+    axes.plot(at, scores, ls="", marker="o", ms=6, mfc="none", mew=1.3, color=colour, label=said)
 
 
 def _columns(lines: Sequence[LogRow | HeldOutRow], what: str) -> tuple[Floats, Floats]:

@@ -1,4 +1,4 @@
-"""`commsched plot`: draw a timeline, or two of one net above each other."""
+"""`commsched plot`: draw one or two timelines, a table of `sweep`, or logs of trainings."""
 
 import argparse
 import json
@@ -10,6 +10,7 @@ from commsched.cli.options import Commands, Flag, Option, add_command, output_fi
 from commsched.errors import CommschedError
 from commsched.progress import working
 from commsched.quantities import INCHES, POINTS
+from commsched.training_log import is_log
 
 EXAMPLE = """\
 example:
@@ -18,6 +19,7 @@ example:
   commsched plot dense.json fp16.json -o both.pdf --width 3.3in --lanes compute,between --title ""
   commsched plot predicted.json measured.json -o timeline.html
   commsched plot sweep.csv --x bandwidth --y step --lines planner -o sweep.pdf
+  commsched plot dense.jsonl fp16.jsonl --x seconds -o losses.png
 
 Two timelines of one plan alternate rank by rank; two plans of one net follow each other.
 
@@ -32,8 +34,15 @@ timeline files, too.
 
 
 OPTIONS = (
-    Option("predicted", None, "timeline: predicted, or the only one; or a table of sweep", Path),
-    Option("measured", None, "timeline to draw with it, of the same net", Path, nargs="?"),
+    Option(
+        "predicted",
+        None,
+        "timeline: predicted, or the only one; or a table of sweep, or a log of train",
+        Path,
+    ),
+    Option(
+        "measured", None, "timeline to draw with it, of the same net; or more logs", Path, nargs="*"
+    ),
     Option("-o --output", "FILE", ".png, .svg, .pdf or .html", output_file, required=True),
     Option("--step", "N", "step to draw; default: the median one", int),
     Option("--ranks", "RANK,...", "ranks to draw, such as 0,7 or 0-3"),
@@ -60,10 +69,21 @@ def plot(args: argparse.Namespace) -> None:
     looks = {what: value for what, value in asked.items() if value is not None}
     if study_picture.is_table(args.predicted):
         study_picture.draw(args.predicted, args.output, args, **looks)
+    elif is_log(args.predicted):
+        _trainings(args, looks)
     else:
         _timeline(args, looks)
     told = f"drawn to {args.output}"
     print(json.dumps({"drawn": str(args.output)}) if args.json else told)
+
+
+def _trainings(args: argparse.Namespace, looks: dict[str, Any]) -> None:
+    """Draw the curves of trainings."""
+    from commsched.plot.style import Style
+    from commsched.plot.training import draw
+
+    style = Style(**({"width": 10.0, "font": 10.0} | looks))
+    draw([args.predicted, *args.measured], args.output, args.x or "step", style)
 
 
 def _timeline(args: argparse.Namespace, looks: dict[str, Any]) -> None:
@@ -78,7 +98,9 @@ def _timeline(args: argparse.Namespace, looks: dict[str, Any]) -> None:
         from commsched.plot.picture import check_suffix  # loads matplotlib
 
         check_suffix(args.output, ".png, .svg, .pdf or .html")  # before the work begins
-    paths = [path for path in (args.predicted, args.measured) if path is not None]
+    paths = [args.predicted, *args.measured]
+    if len(paths) > 2:
+        raise CommschedError(f"one or two timelines are drawn, got {len(paths)}")
     with working("reading"):
         sides = [timeline_file.read(path) for path in paths]
     if len(sides) == 2 and swapped(*sides):
