@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from commsched.kernels import random
 from commsched.program.draft import Draft, received
+from commsched.program.message_coding import MessageCoding
 from commsched.program.model import After, Hop, Kind, Op, Role
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.clocks import Clocks
@@ -123,7 +124,7 @@ def test_all_pipelines_at_once_are_each_pipeline_by_itself(made):
 @given(order=st.permutations(range(6)), times=st.lists(st.integers(1, 9), min_size=6, max_size=6))
 def test_what_arrives_first_goes_first_and_the_most_urgent_of_those_that_wait(order, times):
     """One rank gets messages from six others that compute for a time each; three are urgent."""
-    draft = Draft([(r,) for r in range(7)])
+    draft = Draft([(r,) for r in range(7)], MessageCoding("dense", 4, machine().device))
     for i in order:
         urgency = int(i >= 3)
         name = After(f"c{i}")

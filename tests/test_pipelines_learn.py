@@ -81,20 +81,22 @@ def batches(net: str, step: int, replica: int, replicas: int, count: int):
     return [train.of(mine[part_of(len(mine), m, count)]) for m in range(count)]
 
 
-def walked(net: str, parameters, some, weight: float, half: bool = False):
-    """The summed loss of a microbatch, and its gradients."""
+def walked(net: str, parameters, some, weight: float, half: bool = False, cut: int = 0, code=None):
+    """The summed loss of a microbatch, and its gradients; `code` loses values at layer `cut`."""
     walk = ForwardBackward(NETS[net], parameters, as_float16(some.inputs) if half else some.inputs)
     places = range(len(NETS[net].layers))
     for index in places:
+        walk.values = code(walk.values) if code and index == cut else walk.values
         walk.forward(index)
     loss, found = walk.score(some.targets, weight / some.targets.size).loss, {}
     for index in reversed(places):
         found |= walk.backward(index)
+        walk.above = code(walk.above) if code and index == cut else walk.above
     return loss, found
 
 
-def alone(net: str, replicas: int, count: int, last_first: bool):
-    """Losses and parameters of one process that adds up the same microbatches."""
+def alone(net: str, replicas: int, count: int, last_first: bool, cut: int = 0, code=None):
+    """Losses and parameters of one process that adds up the same microbatches; see `walked`."""
     values, adam_ = NETS[net].start(0), OPTIMIZERS["adam"]
     kept = {n: {word: np.zeros_like(v) for word in adam_.words} for n, v in values.items()}
     losses = []
@@ -102,7 +104,7 @@ def alone(net: str, replicas: int, count: int, last_first: bool):
         loss, parts = 0.0, []
         for replica in range(replicas):
             every = batches(net, step, replica, replicas, count)
-            done = [walked(net, values, some, 1.0 / count) for some in every]
+            done = [walked(net, values, some, 1.0 / count, cut=cut, code=code) for some in every]
             loss += sum(one for one, _ in done) / sum(some.targets.size for some in every)
             order = done[::-1] if last_first else done
             parts.append({n: in_rank_order([found[n] for _, found in order]) for n in values})

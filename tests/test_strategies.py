@@ -35,7 +35,7 @@ PARAMS = {
     "1f1b": {"near": "replicas"},
     "tensor": {"sequence": 1},
     "3d": {"zero": 1, "recompute": 2},
-    "local": {"variant": "chunked", "chunks": 1},
+    "local": {"variant": "chunked", "chunks": 1, "messages": "fp8"},
 }
 SHAPES = [(1, 1), (1, 3), (2, 2), (3, 4)]
 everywhere = pytest.mark.parametrize("shape", SHAPES, ids=str)

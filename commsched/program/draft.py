@@ -3,17 +3,18 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from commsched.program.message_coding import MessageCoding
 from commsched.program.model import After, Hop, Kind, Op, Role
 
 
 class Draft:
     """The roles of one step and their ranks; roles that exchange messages are equally large.
 
-    Stages are dealt to K roles in turn: stage k is a part of role k mod K.
+    Stages are dealt to K roles in turn: stage k is a part of role k mod K. `coding`: of messages.
     """
 
-    def __init__(self, groups: Sequence[tuple[int, ...]]) -> None:
-        self._groups = tuple(groups)
+    def __init__(self, groups: Sequence[tuple[int, ...]], coding: MessageCoding) -> None:
+        self._groups, self._coding = tuple(groups), coding
         self._ops: list[list[Op]] = [[] for _ in groups]
         self._sent: Counter[tuple[int, int]] = Counter()
 
@@ -22,7 +23,7 @@ class Draft:
         self._ops[stage % len(self._ops)] += ops
 
     def message(self, hop: Hop, nbytes: int, after: After, urgency: int = 0) -> After:
-        """Send `nbytes` from each rank of a stage to its counterpart; returns what arrives.
+        """Send `nbytes`, coded, from each rank of a stage to its counterpart; returns what arrives.
 
         Messages from one role to another are numbered in the order in which they are drafted.
         """
@@ -31,9 +32,10 @@ class Draft:
         assert len(self._groups[source]) == len(self._groups[to])
         tag = self._sent[source, to]
         self._sent[source, to] += 1
-        for role, peer, kind, match, stream, inputs in (
-            (source, to, Kind.SEND, Kind.RECV, "send", (after,)),
-            (to, source, Kind.RECV, Kind.SEND, "receive", ()),
+        coded = self._coding.of(nbytes)
+        for role, peer, kind, match, stream, inputs, seconds in (
+            (source, to, Kind.SEND, Kind.RECV, "send", (after,), coded.encode),
+            (to, source, Kind.RECV, Kind.SEND, "receive", (), coded.decode),
         ):
             op = Op(
                 kind=kind,
@@ -44,7 +46,11 @@ class Draft:
                 match=f"{match}/{hop}",
                 hop=hop,
                 tag=tag,
-                nbytes=nbytes,
+                nbytes=coded.nbytes,
+                codec=coded.codec,
+                values=coded.values,
+                width=self._coding.width,
+                seconds=seconds,
                 urgency=urgency,
             )
             self._ops[role].append(op)

@@ -10,6 +10,7 @@ from commsched.arrays import Ints
 from commsched.plan.model import Plan
 from commsched.program.draft import Draft, received
 from commsched.program.launch_ops import OPTIMIZERS
+from commsched.program.message_coding import coding_of
 from commsched.program.model import After, Hop, Turn
 from commsched.program.recompute import KeptActivations
 from commsched.program.stages import Stage, check, compute, dealt, finish, turn_end
@@ -148,7 +149,7 @@ def _turn(
 
 def flushed(plan: Plan, stages: Sequence[Stage], orders: Order, m: int, work: StageWork) -> Draft:
     """Build one step: the pipeline, every stage's exchanges among its replicas, then updates."""
-    draft = Draft([held[0].ranks for held in dealt(stages)])
+    draft = Draft([held[0].ranks for held in dealt(stages)], coding_of(plan))
     launches = check(plan, stages)
     agree = work.agrees and any(launches)
     draft_stages(draft, stages, orders, m, work)

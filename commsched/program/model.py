@@ -1,7 +1,7 @@
 """Operations, their streams and dependencies: the program that is simulated and executed."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -67,8 +67,7 @@ class Op:
     name: str
     stream: str
     after: tuple[After, ...] = ()
-    seconds: float = 0.0  # compute and apply, without jitter
-    paces: tuple[float, ...] = ()  # multiples of `seconds` that ranks of the role take, in turns
+    seconds: float = 0.0  # compute, apply, and coding of a message, without jitter
     layer: str = ""  # for COMPUTE: the layer, or the first layer of the stage
     turn: Turn | None = None  # compute
     launch: int = -1  # index in the plan, for exchanges and their coding; -1: of all ranks
@@ -87,6 +86,14 @@ class Op:
     hop: Hop | None = None
     tag: int = 0  # number among the messages from one rank to another
     nbytes: int = 0
+    codec: str = ""  # of the message; "": its values travel as they are
+    values: int = 0  # of a coded message
+    width: int = 0  # B of one of these values, uncoded
+
+    @property
+    def uncoded(self) -> int:
+        """B of a message's content."""
+        return self.values * self.width if self.codec else self.nbytes
 
 
 def by_name(ops: Iterable[Op]) -> dict[str, Op]:
@@ -104,18 +111,6 @@ class Role:
     ranks: tuple[int, ...]
     ops: tuple[Op, ...]
 
-    def ops_of(self, rank: int) -> tuple[Op, ...]:
-        """Return the operations of a rank, with its own seconds."""
-        if not any(op.paces for op in self.ops):
-            return self.ops
-        place = self.ranks.index(rank)
-        return tuple(
-            replace(op, seconds=op.seconds * op.paces[place % len(op.paces)], paces=())
-            if op.paces
-            else op
-            for op in self.ops
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
@@ -126,7 +121,5 @@ class Program:
     reach: int = 1  # steps back that an operation of this or a later step may depend on
 
     def role_of(self, rank: int) -> Role:
-        """Return the role of a rank, with its own seconds."""
-        role = next(role for role in self.roles if rank in role.ranks)
-        ops = role.ops_of(rank)
-        return role if ops is role.ops else replace(role, ops=ops)
+        """Return the role of a rank."""
+        return next(role for role in self.roles if rank in role.ranks)

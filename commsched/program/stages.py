@@ -14,6 +14,7 @@ from commsched.plan.model import Param, Plan
 from commsched.program.draft import Draft
 from commsched.program.launch_ops import apply_op, exchange_ops
 from commsched.program.layer_ops import DIRECTIONS
+from commsched.program.message_coding import MESSAGES
 from commsched.program.model import After, Kind, Op, Program, Role, Turn
 from commsched.program.parameters import Parameter, Range
 from commsched.program.strategy import Strategy
@@ -59,11 +60,13 @@ INTERLEAVE = Parameter(1, Range(1, MOST), interleavings, learns=False)
 # Parameters of all pipelines. stages 0: the planner's choice. A net's batch is one microbatch.
 # near: what has consecutive ranks, the stages of a pipeline or the replicas of a stage.
 # message_bytes 0: the activations that cross a cut, as the net's layers state them.
+# messages: the codec of these activations and of their gradients.
 PARAMETERS = {
     "stages": Parameter(0, Range(0, MOST), degrees, learns=False),
     "microbatches": Parameter(8, Range(1, 2**16), pieces, learns=False),
     "near": Parameter("stages", ("stages", "replicas"), learns=False),
     "message_bytes": Parameter(0.0, Range(0.0, 2.0**50), learns=False),
+    "messages": MESSAGES,
 }
 
 

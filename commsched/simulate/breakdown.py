@@ -57,7 +57,7 @@ def message_makeup(machine: Machine, op: Op, rank: int, peer: int) -> Makeup:
     wire = Wire.slowest([link])
     empty, whole = wire.port(np.array([0.0, op.nbytes])).tolist()
     away = machine.startup + float(wire.away) if op.kind is Kind.RECV else 0.0
-    return Makeup(away + empty, whole - empty, 0.0)
+    return Makeup(away + empty, whole - empty, op.seconds)
 
 
 def _makeup(plan: Plan, op: Op, machines: tuple[Machine, Machine, Machine]) -> Makeup:

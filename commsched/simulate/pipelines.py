@@ -131,23 +131,27 @@ class PipelineMessages:
             self.next[i, : len(some)] = some
 
     def _links(self) -> None:
-        """Tabulate the seconds of messages from port to port: (wires, columns).
+        """Tabulate the seconds of messages, with their coding, from port to port: (wires, columns).
 
         Equal messages share a wire; computations have the first one, which takes no time.
         """
         places = Places(self.machine, self.machine.everyone)
         busy, away = [np.zeros(self.columns)], [np.zeros(self.columns)]
-        sends: dict[tuple[int, int, int], list[int]] = defaultdict(list)  # alike
+        sends: dict[tuple[int, int, int, float, float], list[int]] = defaultdict(list)  # alike
+        decode = {(r, op.name): op.seconds for r, role in enumerate(self.roles) for op in role.ops}
         for i in np.flatnonzero(self.is_send).tolist():
-            sends[int(self.role[i]), self.ops[i].peer, self.ops[i].nbytes].append(i)
+            op = self.ops[i]
+            coding = op.seconds, decode[op.peer, op.match]
+            sends[(int(self.role[i]), op.peer, op.nbytes, *coding)].append(i)
         blocks = np.zeros(self.columns, np.int64)
         self.wire = np.zeros(len(self.ops), np.int64)
-        for (source, peer, nbytes), some in sends.items():
+        for (source, peer, nbytes, encode, decoding), some in sends.items():
             src, dst = (np.array(self.roles[r].ranks, np.int64) for r in (source, peer))
             wire = places.pattern(Round(src, dst, blocks, blocks + 1, False, 1)).wire
             self.wire[some] = len(busy)
-            busy.append(wire.port(np.full(self.columns, float(nbytes))))
-            away.append(np.broadcast_to(wire.away + self.machine.startup, self.columns))
+            busy.append(encode + wire.port(np.full(self.columns, float(nbytes))))
+            later = wire.away + self.machine.startup + decoding
+            away.append(np.broadcast_to(later, self.columns))
         self.busy, self.away = np.array(busy), np.array(away)
         _, self.alike = _distinct(np.concatenate([self.busy, self.away]))
         self.waiting = sorted({i for i, *_ in self.outside})

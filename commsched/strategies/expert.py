@@ -85,18 +85,24 @@ class Expert(Strategy):
 
 @lru_cache(maxsize=16)
 def _roles(plan: Plan) -> tuple[Role, ...]:
-    """Build the role of all ranks."""
+    """Build a role for the ranks of each place; one for all ranks if their work is the same."""
     _check(plan)
-    return (Role(ranks=plan.machine.everyone.ranks, ops=_ops(plan, ExpertGroups(plan))),)
+    groups = ExpertGroups(plan)
+    if all(max(w) == min(w) for w in map(groups.work, plan.net.layers)):
+        return (Role(ranks=plan.machine.everyone.ranks, ops=_ops(plan, groups, 0)),)
+    return tuple(
+        Role(ranks=groups.alike(place), ops=_ops(plan, groups, place))
+        for place in range(groups.width)
+    )
 
 
-def _ops(plan: Plan, groups: ExpertGroups) -> tuple[Op, ...]:
-    """Build the operations of a step; ranks of another place compute longer or shorter."""
+def _ops(plan: Plan, groups: ExpertGroups, place: int) -> tuple[Op, ...]:
+    """Build the operations of a step of the ranks of a place."""
     traffic = update_traffic(STRATEGIES[plan.strategy].settings(plan)["optimizer"])
     found: list[Op] = []
     for backward in (False, True):
         for layer in reversed(plan.net.layers) if backward else plan.net.layers:
-            found += _layer(plan, groups, layer, backward)
+            found += _layer(plan, groups, layer, backward, place)
             if backward:
                 for index in groups.sums_after(layer.name):
                     found += exchange_ops(plan, index, backward_of(layer.name))
@@ -104,17 +110,19 @@ def _ops(plan: Plan, groups: ExpertGroups) -> tuple[Op, ...]:
     return (*found, *(apply_op(plan, index, traffic, last[index]) for index in groups.sums))
 
 
-def _layer(plan: Plan, groups: ExpertGroups, layer: Layer, backward: bool) -> Sequence[Op]:
+def _layer(
+    plan: Plan, groups: ExpertGroups, layer: Layer, backward: bool, place: int
+) -> Sequence[Op]:
     """Compute a layer; its experts after tokens were sent to them, and before they come back."""
     whole = compute(plan, layer, backward)
     if layer.experts is None:
         return [whole]
-    work = tuple(groups.work(layer))
+    work = groups.work(layer)[place]
     if groups.width == 1:
-        return [replace(whole, seconds=whole.seconds * work[0])]
+        return [replace(whole, seconds=whole.seconds * work)]
     found = [replace(whole, name=f"{whole.name}/route", seconds=0.0)]
     for purpose, op in (
-        (DISPATCH, replace(whole, name=f"{whole.name}/experts", paces=work)),
+        (DISPATCH, replace(whole, name=f"{whole.name}/experts", seconds=whole.seconds * work)),
         (COMBINE, replace(whole, seconds=0.0)),
     ):
         index = groups.launch(layer.name, purpose)

@@ -11,6 +11,7 @@ from commsched.program import stages as pipeline
 from commsched.program.draft import Draft, received
 from commsched.program.flushed import StageWork, draft_stages, memory, one_forward_one_backward
 from commsched.program.launch_ops import OPTIMIZER, update_traffic
+from commsched.program.message_coding import coding_of
 from commsched.program.model import After, Hop, Turn
 from commsched.program.parameters import Parameter, Range
 from commsched.program.registry import STRATEGIES
@@ -102,7 +103,7 @@ class Local(pipeline.PipelineStrategy):
         settings = self.settings(plan)
         stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
         work = StageWork(update_traffic(settings["optimizer"]))
-        draft = Draft([stage.ranks for stage in stages])
+        draft = Draft([stage.ranks for stage in stages], coding_of(plan))
         launches = pipeline.check(plan, stages)
         if settings["variant"] == "overlapping":
             lasts = [_overlapping(draft, stages, stage) for stage in stages]

@@ -30,6 +30,7 @@ from commsched.program.launch_ops import (
     exchange_ops,
     update_traffic,
 )
+from commsched.program.message_coding import MESSAGES, coding_of
 from commsched.program.model import After, Kind, Turn
 from commsched.program.parameters import Parameter, Range
 from commsched.program.registry import STRATEGIES
@@ -160,7 +161,7 @@ class Grid(pipeline.PipelineStrategy):
             gathers = launches[stage.number].gathers
             return [After(exchange_ops(plan, i, After(""))[-1].name, 1) for i in gathers]
 
-        draft = Draft([held[0].ranks for held in pipeline.dealt(stages)])
+        draft = Draft([held[0].ranks for held in pipeline.dealt(stages)], coding_of(plan))
         work = StageWork(
             0.0, segments=lambda stage, turn: parts(stage.number, turn.backward), before=before
         )
@@ -336,4 +337,6 @@ def _check_activations(plan: Plan, who: str, wanted: set[int], mine: Exchanges) 
 
 DEPTH = Parameter(0, Range(0, pipeline.MOST), _depths, learns=False)
 STRATEGIES.add("tensor")(Grid("tensor", 1, {}, {}))
-STRATEGIES.add("3d")(Grid("3d", 8, {"pipeline": DEPTH}, {"interleave": pipeline.INTERLEAVE}))
+STRATEGIES.add("3d")(
+    Grid("3d", 8, {"pipeline": DEPTH, "messages": MESSAGES}, {"interleave": pipeline.INTERLEAVE})
+)

@@ -16,7 +16,9 @@ from commsched.program.placer import EXCHANGES, StreamQueue, serve
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import PipelineStrategy
 from commsched.run.engine.buckets import Buckets
+from commsched.run.engine.coded_mail import CodedMail
 from commsched.run.engine.device_queue import DeviceQueue
+from commsched.run.engine.messages import Blank
 from commsched.run.engine.recorder import Recorder
 from commsched.run.wire.device import HOST
 from commsched.train.assignment import Assignment, Settings
@@ -55,6 +57,8 @@ class InProcessTraining:
             Buckets(plan, r, self.learners[r].roles, DeviceQueue(HOST, Recorder(r)))
             for r in self._ranks
         ]
+        mails = (learner.mail for learner in self.learners)
+        self._mails = [CodedMail(mail or Blank(), plan, r) for r, mail in enumerate(mails)]
         self._done: set[Key] = set()
         self._overflow: dict[int, bool] = {}
         self.sent = 0  # B handed over by all ranks so far
@@ -118,12 +122,9 @@ class InProcessTraining:
         there = program.roles[op.peer]
         to = there.ranks[program.role_of(rank).ranks.index(rank)]
         arrival = next(other for other in there.ops if other.name == op.match)
-        mail, box = self.learners[rank].mail, self.learners[to].mail
-        assert mail is not None
-        assert box is not None
-        packet = mail.outgoing(program.step, op).copy()
+        packet = self._mails[rank].outgoing(program.step, op).copy()
         self.sent += packet.nbytes
-        box.incoming(program.step, arrival, packet)
+        self._mails[to].incoming(program.step, arrival, packet)
         self._done.add((to, program.step, arrival.name))
 
     def evaluate(self) -> Score:

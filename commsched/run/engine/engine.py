@@ -14,6 +14,7 @@ from commsched.program.registry import STRATEGIES
 from commsched.run.engine import short_slice
 from commsched.run.engine.board import Board, Stopped, WaitStatus
 from commsched.run.engine.buckets import Buckets
+from commsched.run.engine.coded_mail import CodedMail
 from commsched.run.engine.communication_thread import Communication
 from commsched.run.engine.device_queue import DeviceQueue
 from commsched.run.engine.last_operations import LastOperations
@@ -48,7 +49,7 @@ class Engine:
         self.device_queue = DeviceQueue(place.device, recorder)
         self.buckets = Buckets(plan, comm.rank, roles, self.device_queue)
         self._rank = comm.rank
-        self.mail = mail or Blank()
+        self.mail = CodedMail(mail or Blank(), plan, comm.rank)
         self.communication = Communication(
             plan, comm, self.board, self.buckets, recorder, timeout, self.mail, place, option
         )

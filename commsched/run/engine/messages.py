@@ -31,10 +31,10 @@ class Mail(Protocol):
         """Do a COMPUTE or APPLY; its inputs are there."""
 
     def outgoing(self, step: int, op: Op) -> Array:
-        """Return the packet of a SEND, (nbytes,) uint8; it does not change before the send ends."""
+        """Return the content of a SEND, (uncoded,) uint8, unchanged until the send ends."""
 
     def incoming(self, step: int, op: Op, packet: Array) -> None:
-        """Take the packet of a RECV, (nbytes,) uint8."""
+        """Take the content of a RECV, (uncoded,) uint8."""
 
 
 class Blank:
@@ -51,9 +51,9 @@ class Blank:
         """Compute nothing: zeros need no computation."""
 
     def outgoing(self, step: int, op: Op) -> Array:
-        if len(self._zeros) < op.nbytes:
-            self._zeros = self._module.zeros(op.nbytes, np.uint8)
-        return self._zeros[: op.nbytes]
+        if len(self._zeros) < op.uncoded:
+            self._zeros = self._module.zeros(op.uncoded, np.uint8)
+        return self._zeros[: op.uncoded]
 
     def incoming(self, step: int, op: Op, packet: Array) -> None:
         """Drop the packet: nobody reads zeros."""
@@ -146,11 +146,12 @@ class MessageStreams:
         if found is None:
             return leaving is not None
         step, op = found
+        begun = now()
         packet = self._mail.outgoing(step, op)
         assert packet.nbytes == op.nbytes, f"{op.name} has {packet.nbytes} B, not {op.nbytes}"
         peer = self._peers[op.peer]
         moving = self._place.path.lane(self.comm, op.tag).send(packet, peer)
-        self._leaving = Message(step, op, moving, now())
+        self._leaving = Message(step, op, moving, begun)
         return True
 
     def _next(self) -> tuple[int, Op] | None:

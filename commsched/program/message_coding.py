@@ -1,0 +1,59 @@
+"""How messages between stages are coded: what a packet takes, and the seconds of coding."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from commsched.coding.registry import CODECS
+from commsched.machine.model import Device
+from commsched.net.bucket import BucketSpec
+from commsched.net.graph import ITEMSIZE
+from commsched.plan.model import Plan
+from commsched.program.parameters import Parameter
+
+AS_THEY_ARE = "dense"
+# Codecs without feedback, whose packets have a known size: a microbatch's values have no earlier
+# ones of which something could have been kept.
+NAMES = ("bf16", "fp16", "fp8", "quant:8", "quant:4", "quant:2")
+MESSAGES = Parameter(AS_THEY_ARE, (AS_THEY_ARE, *NAMES))
+
+
+class Coded(NamedTuple):
+    """A message as it travels; both seconds are without jitter."""
+
+    nbytes: int
+    codec: str = ""
+    values: int = 0
+    encode: float = 0.0  # s
+    decode: float = 0.0  # s
+
+
+class MessageCoding(NamedTuple):
+    """A codec for all messages of a plan; `width`: B of a value of theirs."""
+
+    name: str
+    width: int
+    device: Device
+
+    def of(self, nbytes: int) -> Coded:
+        """Code a message of so many bytes; its last value may be padded."""
+        if self.name == AS_THEY_ARE or not nbytes:
+            return Coded(nbytes=nbytes)
+        codec, values = CODECS[self.name], -(-nbytes // self.width)
+        spec, start, stop = BucketSpec.uniform(values), np.array([0]), np.array([values])
+        rate, raw = codec.rate(self.device), 4.0 * values
+        return Coded(
+            nbytes=int(codec.nbytes(spec, start, stop, 1)[0]),
+            codec=self.name,
+            values=values,
+            encode=rate.fixed + rate.encode * raw,
+            decode=rate.per_decode + rate.decode * raw,
+        )
+
+
+def coding_of(plan: Plan) -> MessageCoding:
+    """Return how a plan codes its messages, whose values are as wide as the net's parameters."""
+    types = [tensor.dtype for layer in plan.net.layers for tensor in layer.tensors]
+    width = ITEMSIZE[types[0]] if types else ITEMSIZE["float32"]
+    name = str(plan.params.get("messages", MESSAGES.default))
+    return MessageCoding(name, width, plan.machine.device)
