@@ -84,8 +84,11 @@ def is_log(path: Path) -> bool:
     """Tell whether a file is the log of a training, by its name and its first line."""
     if path.suffix.lower() != ".jsonl" or not path.is_file():
         return False
-    with path.open("rb") as file:
-        return b'"type":"training"' in file.readline(files.MAX_BYTES)
+    try:
+        with path.open("rb") as file:
+            return b'"type":"training"' in file.readline(files.MAX_BYTES)
+    except OSError:
+        return False  # who reads the file says why it cannot be read
 
 
 def read(path: Path) -> list[Line]:

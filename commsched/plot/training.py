@@ -39,7 +39,9 @@ def draw(paths: Sequence[Path], path: Path, x: str = "step", style: Style | None
     names = [f"{log.stem}: " if len(paths) > 1 else "" for log in paths]
     looks = ((colour, dashes) for dashes in cycle(DASHES) for colour in COLOURS)
     size = style.width, style.height or 0.42 * style.width
-    with picture(path, size, settings={"font.size": style.font}) as figure:
+    dpi = 150 if style.width > 7 else 300
+    with picture(path, size, dpi, {"font.size": style.font}) as figure:
+        figure.set_layout_engine("constrained")
         left, right = figure.subplots(1, 2)
         for name, log, look in zip(names, logs, looks, strict=False):
             for axes, what in ((left, "loss"), (right, "accuracy")):
@@ -52,10 +54,15 @@ def draw(paths: Sequence[Path], path: Path, x: str = "step", style: Style | None
             axes.xaxis.set_major_locator(MaxNLocator(integer=x == "step"))
             axes.grid(color="0.93", lw=0.6)
             axes.set_axisbelow(True)
-        left.legend(frameon=False, fontsize=0.8 * style.font)
+        figure.legend(
+            *left.get_legend_handles_labels(),
+            loc="outside lower center",
+            ncols=2,
+            frameon=False,
+            fontsize=0.8 * style.font,
+        )
         if style.title:
             figure.suptitle(style.title)
-        figure.tight_layout()
 
 
 def _curves(
@@ -63,18 +70,20 @@ def _curves(
 ) -> None:
     """One training; a loss that is no number leaves a gap."""
     header, (colour, dashes) = log[0], look
+    font = mpl.rcParams["font.size"]
     assert isinstance(header, LogHeader)
     rows = [line for line in log if isinstance(line, LogRow)]
     held = [line for line in log if isinstance(line, HeldOutRow)]
     steps, values = _columns(rows, what)
     ends = np.cumsum([row.seconds for row in rows]) if x == "seconds" else steps
     said = f"{name}{header.net}, {header.strategy}, {count(header.ranks, 'rank')}"
-    axes.plot(ends, values, color=colour, lw=0.5, alpha=0.4)
-    axes.plot(ends, _smooth(values), color=colour, lw=1.6, ls=dashes, label=said)
+    axes.plot(ends, values, color=colour, lw=0.05 * font, alpha=0.4)
+    axes.plot(ends, _smooth(values), color=colour, lw=0.16 * font, ls=dashes, label=said)
     after, scores = _columns(held, what)
     at = np.interp(after, steps, ends) if len(rows) else after
     said = f"{name}held out"
-    axes.plot(at, scores, ls="", marker="o", ms=6, mfc="none", mew=1.3, color=colour, label=said)
+    dots = {"marker": "o", "ms": 0.6 * font, "mfc": "none", "mew": 0.13 * font}
+    axes.plot(at, scores, ls="", color=colour, label=said, **dots)
 
 
 def _columns(lines: Sequence[LogRow | HeldOutRow], what: str) -> tuple[Floats, Floats]:
