@@ -68,11 +68,12 @@ def test_more_stages_than_blocks_cut_anywhere():
     assert len(set(block_cuts(layers, [1.0] * len(layers), 5))) == 6
 
 
-@pytest.mark.parametrize("full", [True, False])
-def test_every_microbatch_beyond_the_stages_takes_the_same_time(full):
-    run = SMALL._replace(full=full)
-    first, more, many = (simulated_step(run, m) for m in (4, 6, 20))
-    assert many == pytest.approx(first + 16 * (more - first) / 2, rel=1e-9)
+@pytest.mark.parametrize(("full", "chunks"), [(True, 1), (False, 1), (True, 2)])
+def test_every_microbatch_beyond_the_stages_takes_the_same_time(full, chunks):
+    """From as many as stages on, or twice as many where stages are interleaved."""
+    run = SMALL._replace(full=full, chunks=chunks)
+    first, more, many = (simulated_step(run, m * chunks) for m in (4, 6, 20))
+    assert many == pytest.approx(first + 8 * (more - first), rel=1e-9)
 
 
 def test_equally_near_products_differ_by_their_inner_size():

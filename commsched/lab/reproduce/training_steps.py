@@ -1,6 +1,6 @@
 """Simulated training steps whose exchanges all use given methods."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import PipelineStrategy, Stage, grid
 from commsched.program.strategy import Memory
+from commsched.program.units import GATHER, REGATHER
 from commsched.simulate.engine import simulate
 from commsched.timeline.measure import busy, exposed, idle
 
@@ -121,6 +122,44 @@ def _sums_of(stage: Stage) -> Iterator[Launch]:
         group=stage.alike,
         split=stage.width,
     )
+
+
+def fully_sharded(net: Net, machine: Machine, reduce: str, again: bool) -> Plan:
+    """A plan of `zero3` in float16 whose units are blocks; gradients are summed by a codec.
+
+    again: parameters are dropped after forward, and gathered again before backward.
+    """
+    found: dict[str, list[Layer]] = {}
+    for layer in net.layers:
+        if layer.tensors:
+            found.setdefault(layer.block or layer.name, []).append(layer)
+    units = [*found.values()]
+    levels = "-levels" if machine.nodes > 1 else ""
+    gather = f"shard:all-gather{levels}+fp16"
+    launches = [
+        *_of_units("g", "", units[::-1], f"shard:reduce-scatter{levels}+{reduce}", machine),
+        *_of_units("p", GATHER, units, gather, machine),
+        *_of_units("r", REGATHER, units[-2::-1] if again else [], gather, machine),
+    ]
+    params: Mapping[str, Param] = {"optimizer": "adam"}
+    return Plan(net=net, machine=machine, launches=tuple(launches), strategy="zero3", params=params)
+
+
+def _of_units(
+    stem: str, purpose: str, units: Sequence[Sequence[Layer]], method: str, machine: Machine
+) -> Iterator[Launch]:
+    """Yield a launch for each unit."""
+    for number, unit in enumerate(units):
+        yield Launch(
+            name=f"{stem}{number}",
+            pieces=tuple(Piece(t.name, 0, t.numel) for layer in unit for t in layer.tensors),
+            after=unit[0].name,
+            method=method,
+            stream="between" if machine.nodes > 1 else "inside",
+            payload="parameter" if purpose else "gradient",
+            priority=number,
+            purpose=purpose,
+        )
 
 
 def memory(plan: Plan) -> Memory:

@@ -29,15 +29,19 @@ def megatron(
     scattered: int = 1,
     sequence_parallel: bool = False,
     selective: bool = False,
+    flash: bool = False,
 ) -> Net:
     """Build a GPT of `batch` sequences in a microbatch, float16; a block is one unit of a stage.
 
     scattered: ranks that each send their part of what crosses a cut between stages.
     sequence_parallel: each rank normalises and drops out its part of the sequence.
     selective: the backward pass computes scores, softmax and dropout of the attention again.
-    Source: see SOURCE. Holds for a tied output head.
+    flash: one kernel computes the attention, without dropout, of the tokens before each token; its
+    scores are not kept, and computed again in the backward pass.
+    Source: see SOURCE; flash: Dao et al., "FlashAttention", NeurIPS 2022. Holds for a tied output
+    head.
     """
-    shape = _Shape(hidden, heads, sequence, batch, sequence_parallel, selective)
+    shape = _Shape(hidden, heads, sequence, batch, sequence_parallel, selective, flash)
     tokens = sequence * batch
     blocks = [
         replace(layer, block=f"h.{i}") for i in range(layers) for layer in shape.block(f"h.{i}")
@@ -52,8 +56,16 @@ class _Shape:
     """Sizes of a block, and the layers that they make; th, ass: elements of its two tensors."""
 
     def __init__(
-        self, hidden: int, heads: int, sequence: int, batch: int, spread: bool, selective: bool
+        self,
+        hidden: int,
+        heads: int,
+        sequence: int,
+        batch: int,
+        spread: bool,
+        selective: bool,
+        flash: bool,
     ) -> None:
+        self.flash = flash
         self.hidden, self.heads, self.sequence = hidden, heads, sequence
         self.tokens, self.spread, self.selective = sequence * batch, spread, selective
         self.th = 1.0 * self.tokens * hidden
@@ -65,7 +77,7 @@ class _Shape:
         yield self.alone(norm_layer(f"{at}.ln_1", t, h))
         kept = 2.0 * self.th
         yield matrix_layer(f"{at}.attn.qkv", t, h, 3 * h, kept=kept, cut="columns", parts=a)
-        yield from self._attention(f"{at}.attn")
+        yield from self._flash(f"{at}.attn") if self.flash else self._attention(f"{at}.attn")
         yield matrix_layer(f"{at}.attn.proj", t, h, h, kept=kept, cut="rows", parts=a, whole=0.0)
         yield self.alone(self._residual(f"{at}.attn.residual"))
         yield self.alone(norm_layer(f"{at}.ln_2", t, h))
@@ -92,6 +104,19 @@ class _Shape:
             layer = self._inside(f"{at}.{name}", self.heads, moved, back, kept)
             layer = replace(layer, matrix=matrix, forward_flops=work, backward_flops=2 * work)
             yield self._repeated(layer) if self.selective else layer
+
+    def _flash(self, at: str) -> Iterable[Layer]:
+        """Yield the two products of a fused attention, which skips half of the scores."""
+        flops, width, s = 1.0 * self.th * self.sequence, self.hidden // self.heads, self.sequence
+        moved = 4 * self.th  # queries, keys and values once, and the output
+        for name, matrix, again, kept in (
+            ("scores", (s, width, s), flops, 4 * self.th),
+            ("values", (s, s, width), 0.0, 2 * self.th),
+        ):
+            layer = self._inside(f"{at}.{name}", self.heads, moved, 2 * moved, kept)
+            yield replace(
+                layer, matrix=matrix, forward_flops=flops, backward_flops=2 * flops + again
+            )
 
     def _repeated(self, layer: Layer) -> Layer:
         """Return a layer whose backward computes its forward again; scores need not be kept."""

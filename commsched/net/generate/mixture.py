@@ -101,7 +101,10 @@ def _experts(
 
 DEEPSPEED = (
     "sizes from Rajbhandari et al., 'DeepSpeed-MoE', ICML 2022 (1.3B+MoE-128: 24 layers of 2048, 16"
-    " heads, sequences of 2048, 128 experts, 52 billion parameters)"
+    " heads, sequences of 2048, 128 experts, 52 billion parameters); layers, width, heads and"
+    " sequences are those of the authors' script (microsoft/Megatron-DeepSpeed,"
+    " examples_deepspeed/MoE/ds_pretrain_gpt_1.3B_MoE128.sh, commit 8d90491), whose capacity is"
+    " 1.0; that every second perceptron is a mixture gives the 52 billion"
 )
 SMALL = "sizes of GPT-2 (Radford et al., 2019: 12 layers of 768, 12 heads, sequences of 1024)"
 

@@ -1,6 +1,7 @@
 """Megatron-LM on A100: Narayanan et al., SC 2021, Korthikanti et al., MLSys 2023, and MT-NLG."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from statistics import mean, median
 from typing import NamedTuple
@@ -16,16 +17,19 @@ SOURCE = (
     "Narayanan et al., 'Efficient large-scale language model training on GPU clusters using"
     " Megatron-LM', SC 2021, table 1; Korthikanti et al., 'Reducing activation recomputation in"
     " large transformer models', MLSys 2023, table 5; Smith et al., 'Using DeepSpeed and Megatron"
-    " to train Megatron-Turing NLG 530B', 2022, section 2.4; machine: dgx-a100"
+    " to train Megatron-Turing NLG 530B', 2022, section 2.4; table 1 checked against the authors'"
+    " script (NVIDIA/Megatron-LM, examples/sc21/run_table_1.sh, commit 79a3bb6: sizes, degrees,"
+    " batches; it states microbatches and interleaving), not its rates; table 5 against Calculon's"
+    " validation (calculon-ai/calculon, commit caa4b11: all numbers); machine: dgx-a100"
 )
 SEQUENCE, VOCABULARY = 2048, 51200
 MEDIAN, WORST = 0.10, 0.20  # bars of all rows together
 # On table 5 of MLSys 2023: `calculon llm-validation`, calculon-ai/calculon, commit caa4b11.
 CALCULON_MEAN, CALCULON_WORST = 0.0365, 0.0887
 RECOMPUTED = "activations computed again: all, and selective with sequence parallelism"
-PLAIN = "1F1B without interleaving; the paper does not say in how many chunks a stage is"
-SHARED = "the bubble divided by 3 (Narayanan et al., section 2.2)"
-LARGER = "a microbatch of 8 where there is one stage, as there is no bubble to keep short"
+PLAIN = "one stage on a rank, without interleaving"
+BANDWIDTH = "memory at 1,118 GB/s, as a published dropout kernel of an A100 reaches"
+SHEET = 2039e9  # B/s of an A100's memory by its data sheet
 CAUSE = (
     "kernels start without gaps here, sends between stages are not waited for, and products of the"
     " nearest measured shape stand for all"
@@ -53,7 +57,7 @@ class Run(NamedTuple):
     batch: int  # sequences of a step
     micro: int = 1  # sequences of a microbatch
     full: bool = True  # all activations are computed again; else attention, sequence parallel
-    chunks: int = 1  # of a stage that is interleaved
+    chunks: int = 1  # stages on a rank, interleaved
 
     @property
     def replicas(self) -> int:
@@ -61,9 +65,10 @@ class Run(NamedTuple):
 
 
 class Law(NamedTuple):
-    """Seconds of a step that has as many microbatches as stages, and of each one more."""
+    """Seconds of a step of `fewest` microbatches, and of each one more."""
 
-    shortest: float
+    fewest: int
+    seconds: float
     each: float
 
 
@@ -74,15 +79,15 @@ TABLE5 = {  # s of full recomputation, and of the paper's
     Run("1T", 128, 25600, 160, 8, 64, 512, 512): (94.42, 71.49),
 }
 TABLE1 = {  # 1e12 operations per second and GPU
-    Run("1.7B", 24, 2304, 24, 1, 1, 32, 512, 8): 137.0,
-    Run("3.6B", 30, 3072, 32, 2, 1, 64, 512, 8): 138.0,
-    Run("7.5B", 36, 4096, 32, 4, 1, 128, 512, 8): 142.0,
+    Run("1.7B", 24, 2304, 24, 1, 1, 32, 512, 16): 137.0,
+    Run("3.6B", 30, 3072, 32, 2, 1, 64, 512, 16): 138.0,
+    Run("7.5B", 36, 4096, 32, 4, 1, 128, 512, 16): 142.0,
     Run("18.4B", 40, 6144, 48, 8, 1, 256, 1024, 8): 135.0,
-    Run("39.1B", 48, 8192, 64, 8, 2, 512, 1536): 138.0,
-    Run("76.1B", 60, 10240, 80, 8, 4, 1024, 1792): 140.0,
-    Run("145.6B", 80, 12288, 96, 8, 8, 1536, 2304): 148.0,
-    Run("310.1B", 96, 16384, 128, 8, 16, 1920, 2160): 155.0,
-    Run("529.6B", 105, 20480, 128, 8, 35, 2520, 2520): 163.0,
+    Run("39.1B", 48, 8192, 64, 8, 2, 512, 1536, 4): 138.0,
+    Run("76.1B", 60, 10240, 80, 8, 4, 1024, 1792, 2, chunks=3): 140.0,
+    Run("145.6B", 80, 12288, 96, 8, 8, 1536, 2304, 2, chunks=2): 148.0,
+    Run("310.1B", 96, 16384, 128, 8, 16, 1920, 2160, chunks=2): 155.0,
+    Run("529.6B", 105, 20480, 128, 8, 35, 2520, 2520, chunks=3): 163.0,
     Run("1008B", 128, 25600, 160, 8, 64, 3072, 3072): 163.0,
 }
 MT_NLG = {  # s
@@ -97,19 +102,14 @@ def rows() -> Iterator[PublishedRow]:
     for run, printed in TABLE5.items():
         for full, published in zip((True, False), printed, strict=True):
             this = run._replace(full=full)
-            other = Otherwise(
-                inferred=f"interleaved in {run.chunks}: the simulated bubble divided by it",
-                instead="as simulated, without interleaving",
-                predicted=_seconds(this, 1),
-            )
             yield PublishedRow(
                 group="step, MLSys 2023, table 5",
                 what=f"{run.name}, {'full' if full else 'selective, sequence parallel'}",
                 inputs=_inputs(run),
                 unit="s",
                 published=published,
-                predicted=_seconds(this, run.chunks),
-                inferred=(other,) if run.chunks > 1 else (),
+                predicted=_seconds(this),
+                inferred=_instead(this, _seconds),
                 note=RECOMPUTED,
                 cause=CAUSE,
             )
@@ -120,8 +120,8 @@ def rows() -> Iterator[PublishedRow]:
             inputs=_inputs(run),
             unit="Tflop/s",
             published=published,
-            predicted=_rate(run, _seconds(run, 1)),
-            inferred=(_instead(run),),
+            predicted=_rate(run),
+            inferred=_instead(run, _rate),
             note="operations by the paper's equation 3, all activations computed again",
             cause=CAUSE,
         )
@@ -137,7 +137,8 @@ def _others() -> Iterator[PublishedRow]:
             inputs=_inputs(run),
             unit="s",
             published=published,
-            predicted=_seconds(run, 1),
+            predicted=_seconds(run),
+            inferred=_instead(run, _seconds),
             note="all activations computed again; assumption: microbatch of 1, no interleaving",
             cause=DEEPSPEED,
         )
@@ -169,19 +170,29 @@ def trends(found: Sequence[PublishedRow]) -> Iterable[Trend]:
 def _inputs(run: Run) -> str:
     return (
         f"tensor {run.tensor}, pipeline {run.stages}, data {run.replicas}, batch {run.batch},"
-        f" microbatch {run.micro}"
+        f" microbatch {run.micro}{f', {run.chunks} stages on a rank' if run.chunks > 1 else ''}"
     )
 
 
-def _instead(run: Run) -> Otherwise:
-    """Return what the paper does not say of a row of table 1, and the result under another."""
-    if run.stages > 1:
-        return Otherwise(inferred=PLAIN, instead=SHARED, predicted=_rate(run, _seconds(run, 3)))
-    small = run._replace(micro=4)
-    return Otherwise(inferred=LARGER, instead="4", predicted=_rate(run, _seconds(small, 1)))
+def _instead(run: Run, result: Callable[[Run, float], float]) -> tuple[Otherwise, ...]:
+    """Return what the papers themselves do not say, and a result under its alternative."""
+    sheet = Otherwise(
+        inferred=BANDWIDTH,
+        instead="2,039 GB/s, the data sheet's",
+        predicted=result(run, SHEET),
+    )
+    if run.chunks == 1:
+        return (sheet,)
+    plain = run._replace(chunks=1)
+    stages = Otherwise(
+        inferred="interleaved stages, as many on a rank as the configuration of its source says",
+        instead=PLAIN,
+        predicted=result(plain, 0.0),
+    )
+    return sheet, stages
 
 
-def _rate(run: Run, seconds: float) -> float:
+def _rate(run: Run, bandwidth: float = 0.0) -> float:
     """Return 1e12 operations per second and GPU.
 
         F = 96 B s l h^2 (1 + s / (6 h) + V / (16 l h))
@@ -191,35 +202,39 @@ def _rate(run: Run, seconds: float) -> float:
     s, h, layers = SEQUENCE, run.hidden, run.blocks
     work = 96.0 * run.batch * s * layers * h * h
     work *= 1 + s / (6 * h) + VOCABULARY / (16 * layers * h)
-    return work / seconds / run.gpus / 1e12
+    return work / _seconds(run, bandwidth) / run.gpus / 1e12
 
 
-def _seconds(run: Run, chunks: int) -> float:
-    """Seconds of a step; `chunks` divide the simulated bubble.
+def _seconds(run: Run, bandwidth: float = 0.0) -> float:
+    """Seconds of a step; bandwidth [B/s]: of the memory, 0: the machine's.
 
-        t = t(P) + (m - P) e - (P - 1) e (1 - 1 / v)
+        t = t(n) + (m - n) e
 
-    P = stages; m = microbatches; e [s] = what each one more takes; v = chunks of a stage.
-    Source: Narayanan et al., SC 2021, section 2.2, of the bubble of an interleaved schedule.
+    m = microbatches; e [s] = what each one more than n takes, see `Law`.
     """
     m = run.batch // (run.replicas * run.micro)
-    law = _law(run._replace(batch=0, chunks=1))
-    shorter = (run.stages - 1) * law.each * (1 - 1 / chunks)
-    return law.shortest + (m - run.stages) * law.each - shorter
+    law = _law(run._replace(batch=0), bandwidth)
+    return law.seconds + (m - law.fewest) * law.each
 
 
 @cache
-def _law(run: Run) -> Law:
-    """Simulate a step of as many microbatches as stages, and one of two more.
+def _law(run: Run, bandwidth: float) -> Law:
+    """Simulate a step of as many microbatches as ranks in a pipeline, and a longer one.
 
-    Without jitter every further microbatch takes the same time, as a test asserts.
+    Without jitter every further microbatch takes the same time, as a test asserts. Interleaved
+    stages take multiples of the ranks, two or more.
     """
-    first, more = (simulated_step(run, run.stages + more) for more in (0, 2))
-    return Law(first, (more - first) / 2)
+    fewest = run.stages * (2 if run.chunks > 1 else 1)
+    more = run.stages if run.chunks > 1 else 2
+    first, longer = (simulated_step(run, fewest + m, bandwidth) for m in (0, more))
+    return Law(fewest, first, (longer - first) / more)
 
 
-def simulated_step(run: Run, microbatches: int) -> float:
+def simulated_step(run: Run, microbatches: int, bandwidth: float = 0.0) -> float:
     """Simulate a step of a replica's microbatches, all replicas together; returns seconds."""
+    machine = machines.load("dgx-a100")
+    if bandwidth:
+        machine = replace(machine, device=replace(machine.device, bandwidth=bandwidth))
     net = megatron(
         run.name,
         layers=run.blocks,
@@ -234,11 +249,12 @@ def simulated_step(run: Run, microbatches: int) -> float:
     )
     plan = gridded(
         net,
-        resized(machines.load("dgx-a100"), run.gpus // 8, 8),
+        resized(machine, run.gpus // 8, 8),
         tensor=run.tensor,
         pipeline=run.stages,
         microbatches=microbatches,
-        recompute=run.blocks // run.stages if run.full else 0,
+        interleave=run.chunks,
+        recompute=run.blocks // (run.stages * run.chunks) if run.full else 0,
         optimizer="adam",
     )
     return simulate(plan, 1).end
