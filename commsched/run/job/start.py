@@ -68,7 +68,7 @@ def started(
 
 
 def end(process: "subprocess.Popen[str]") -> None:
-    """End the launcher, which ends its ranks; then end the rest of the process group."""
+    """End the launcher, which ends its ranks; kill its process group if it does not end."""
     for what in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return
