@@ -14,6 +14,7 @@ from commsched.net.expert_part import expert_part
 from commsched.net.experts import Experts
 from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
+from commsched.program.model import by_name
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import simulate
 from commsched.simulate.report import report
@@ -65,8 +66,9 @@ def test_the_busiest_rank_sets_the_time():
     seconds = [simulate(plan, 2).end for plan in (even, hot)]
     busier = 2 * (work[0] - 1) * (1e-3 + 2e-3) * 2  # 2 layers, 2 steps
     assert seconds[1] - seconds[0] == pytest.approx(busier, rel=0.05)
-    roles = STRATEGIES["expert"].lower(hot, 0, {}).roles
-    assert [role.ranks for role in roles] == [(0,), (1,), (2,), (3,)]
+    program = STRATEGIES["expert"].lower(hot, 0, {})
+    own = [by_name(program.role_of(r).ops)["forward/l1/experts"].seconds for r in range(4)]
+    assert own == pytest.approx((1e-3 * work).tolist(), rel=1e-9)
     assert report(simulate(hot, 2))["experts"]["busiest_work"] == pytest.approx(work[0])
 
 

@@ -26,5 +26,9 @@ def alongside(machine: Machine, group: Group) -> Machine:
     members = np.bincount(port[np.array(group.ranks)], minlength=len(ranks))
     used = members > 0
     crowd = float(ranks[used].max() / members.max())
-    nic = replace(machine.nic, per_byte=machine.nic.per_byte * crowd)
-    return replace(machine, nic=nic)
+    key = "alongside", crowd
+    found = machine.derived.get(key)
+    if not isinstance(found, Machine):
+        nic = replace(machine.nic, per_byte=machine.nic.per_byte * crowd)
+        machine.derived[key] = found = replace(machine, nic=nic)
+    return found

@@ -11,10 +11,10 @@ import numpy as np
 
 from commsched.cost.closed_terms import Circle, Load, Site, Size, sampled
 from commsched.cost.closed_tree import TreeSite
+from commsched.cost.pattern import once
 from commsched.cost.wire import Wire
 from commsched.exchange.payload import Payload
 from commsched.machine.model import Group, Machine
-from commsched.schedule.levels import axis_rings, torus_table
 from commsched.schedule.rounds import Schedule
 
 
@@ -43,8 +43,8 @@ def closed(schedule: Schedule, payload: Payload, machine: Machine, group: Group)
         return None
     if group.size == 1:
         return Cost(0.0)
-    site = TreeSite if machine.levels else Site
-    return form(site(machine, group, payload.rate(machine.device)), Load(schedule, payload))
+    site = once(machine, group, TreeSite if machine.levels else Site)
+    return form(site.coded(payload.rate(machine.device)), Load(schedule, payload))
 
 
 def ring(site: Site, load: Load) -> Cost:
@@ -95,8 +95,7 @@ def hierarchical(site: Site, load: Load) -> Cost:
 
 def torus(site: Site, load: Load) -> Cost:
     """Rings along each direction of a torus in turn: as `hierarchical`, with its source."""
-    rings = axis_rings(torus_table(site.group))
-    return _rings(site, load, [(on.places, site.ring(on)) for on in rings])
+    return _rings(site, load, site.axes())
 
 
 def _rings(site: Site, load: Load, rings: list[tuple[int, Circle]]) -> Cost:

@@ -1,8 +1,11 @@
 """Terms of the closed forms: seconds of a message, bytes of a share, links of a group."""
 
 from collections import Counter
+from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import wraps
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -12,6 +15,7 @@ from commsched.cost.wire import Wire
 from commsched.exchange.payload import Payload
 from commsched.machine.model import CodecRate, Group, Machine
 from commsched.schedule.circles import Circles
+from commsched.schedule.levels import axis_rings, torus_table
 from commsched.schedule.rounds import Schedule
 
 ALL = 16  # distances that count each; a greater one stands for those up to the next,
@@ -99,11 +103,31 @@ def sampled(places: int) -> list[tuple[int, int]]:
     return found[::-1]
 
 
+S = TypeVar("S", bound="Site")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def remembered(derive: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """Derive what a method of a site returns once per arguments, for all codecs."""
+
+    def found(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        key = derive, args
+        if key not in self.known:
+            self.known[key] = derive(self, *args, **kwargs)
+        answer: T = self.known[key]
+        return answer
+
+    return wraps(derive)(found)
+
+
 class Site:
     """The position of a group on a machine: the links of its levels, in the order of its nodes."""
 
-    def __init__(self, machine: Machine, group: Group, rate: CodecRate) -> None:
-        self.coding = Coding(rate)
+    coding: Coding
+
+    def __init__(self, machine: Machine, group: Group) -> None:
+        self.known: dict[object, Any] = {}
         self._places = Places(machine, group)
         self.group = group
         self.ranks = group.size
@@ -118,10 +142,17 @@ class Site:
         self._ends = [machine.overrides.get(node, machine.between) for node in nodes]
         self._links = tuple(set(self._ends))
 
+    def coded(self, rate: CodecRate) -> "Site":
+        """Return the site as a codec sees it."""
+        found = copy(self)
+        found.coding = Coding(rate)
+        return found
+
     def between(self, flows: int) -> Wire:
         """Return the slowest link between nodes while `flows` messages share each port."""
         return Wire.slowest(self._links, self._share(flows))
 
+    @remembered
     def apart(self, distance: int, flows: int) -> Wire:
         """Return the slowest link at this distance if at most `flows` exchanges share a port.
 
@@ -131,6 +162,7 @@ class Site:
             return self.inside
         return self.between(min(flows, distance, self.crowd))
 
+    @remembered
     def circle(self) -> Circle:
         """Return the links of a circle of all ranks that enters each node once."""
         if self.nodes == 1:
@@ -141,21 +173,30 @@ class Site:
         counts = (*across.counts, self.ranks - self.nodes)
         return Circle(counts, (*across.wires, self.inside), self.lanes - 1)
 
+    @remembered
     def lane(self) -> Circle:
         """Return the links of a circle through one rank per node; there is a circle per lane."""
         return self._across(self.crowd) if self.nodes > 1 else Circle((1,), (self.inside,), 0)
 
+    @remembered
     def mates(self, ahead: int) -> Wire:
         """Return the slowest link to the rank `ahead` places on in the own node."""
         return self.inside
 
+    @remembered
     def peers(self, ahead: int) -> Wire:
         """Return the slowest link to the rank of equal lane `ahead` nodes on."""
         return self.between(self.crowd)
 
+    @remembered
     def rings(self) -> list[tuple[int, Circle]]:
         """Return the circles of `nested`, inside out, each with its number of ranks."""
         return [(self.lanes, Circle((self.lanes,), (self.inside,), 0)), (self.nodes, self.lane())]
+
+    @remembered
+    def axes(self) -> list[tuple[int, Circle]]:
+        """Return the circles along each direction of a torus, each with its number of ranks."""
+        return [(on.places, self.ring(on)) for on in axis_rings(torus_table(self.group))]
 
     def ring(self, on: Circles) -> Circle:
         """Return the links of circles that go on side by side: on average as many of each kind."""
@@ -166,6 +207,7 @@ class Site:
         """Return the links of the messages of one round."""
         return self._places.wire(src, dst)
 
+    @remembered
     def crossings(self) -> list[tuple[int, float, Wire]]:
         """Return a rotation's rounds: their number, how often data meets a crossing, its link.
 

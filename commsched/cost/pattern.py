@@ -1,8 +1,9 @@
 """Senders, receivers and speeds of a round: derived once per pattern, used in every round."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -55,8 +56,24 @@ def first_byte(leaves: Floats, away: Each, port: Floats) -> Floats:
     return np.maximum(leaves + away, port)
 
 
-GROUPS = 4  # whose places a machine keeps
-PATTERNS = 64  # cached patterns; schedules with more rarely reuse one
+GROUPS = 4  # of which a machine keeps what was derived
+PATTERNS = 64  # cached patterns of the same arrays
+MOVES = 2**19  # in the cached patterns of equal arrays, about 40 MB
+
+
+T = TypeVar("T")
+
+
+def once(machine: Machine, group: Group, derive: Callable[[Machine, Group], T]) -> T:
+    """Return what is derived from a machine and a group; what the last groups gave is kept."""
+    key = derive, group
+    if key not in machine.derived:
+        machine.derived[key] = derive(machine, group)
+        kept = [k for k in machine.derived if isinstance(k, tuple) and k[0] is derive]
+        for old in kept[:-GROUPS]:
+            machine.derived.pop(old, None)
+    found: T = machine.derived[key]  # type: ignore[assignment]
+    return found
 
 
 class Places:
@@ -77,6 +94,8 @@ class Places:
         self._seen: tuple[Ints, Ints | None] = self._ranks, self._ranks
         # Keys are ids of arrays, which the values keep alive.
         self._patterns: dict[tuple[int, int], tuple[Ints, Ints, Pattern]] = {}
+        self._alike: dict[tuple[bytes, bytes], Pattern] = {}
+        self._moves = 0  # in these
         nic = machine.nic
         self._by_turns = machine.burst > 0.0 or (nic is not None and nic.turn > 0.0)
         self._climb = Climb(machine, group, self._port) if machine.levels else None
@@ -84,14 +103,7 @@ class Places:
     @classmethod
     def of(cls, machine: Machine, group: Group) -> "Places":
         """Return the places of a group that was priced on the machine lately, or new ones."""
-        key = "places", group
-        found = machine.derived.get(key)
-        if not isinstance(found, Places):
-            machine.derived[key] = found = cls(machine, group)
-            kept = [key for key in machine.derived if isinstance(key, tuple) and key[0] == "places"]
-            for old in kept[:-GROUPS]:
-                machine.derived.pop(old, None)
-        return found
+        return once(machine, group, cls)
 
     def pattern(self, rnd: Round) -> Pattern:
         """Return the speeds of a round's moves, and where they end; cached for the same arrays."""
@@ -100,8 +112,21 @@ class Places:
         if found is None:
             if len(self._patterns) == PATTERNS:
                 self._patterns.clear()
-            found = self._patterns[key] = rnd.src, rnd.dst, self._derived(rnd)
+            found = self._patterns[key] = rnd.src, rnd.dst, self._equal(rnd)
         return found[2]
+
+    def _equal(self, rnd: Round) -> Pattern:
+        """Return the pattern of equal arrays, which a schedule makes anew for each play."""
+        key = rnd.src.tobytes(), rnd.dst.tobytes()
+        found = self._alike.get(key)
+        if found is None:
+            found = self._derived(rnd)
+            self._moves += len(rnd.src)
+            if self._moves > MOVES:
+                self._alike.clear()
+                self._moves = len(rnd.src)
+            self._alike[key] = found
+        return found
 
     def wire(self, src: Ints, dst: Ints) -> Wire:
         """Return the seconds of the messages of one round, from members to members."""

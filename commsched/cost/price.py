@@ -2,6 +2,7 @@
 
 import math
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from commsched.arrays import Floats
 from commsched.cost.closed import closed
+from commsched.cost.pattern import once
 from commsched.cost.play import Played, play
 from commsched.exchange.method import Choice, Method, Phase, resolved
 from commsched.exchange.pair import route
@@ -159,6 +161,14 @@ def votes(machine: Machine, group: Group, start: Floats, later: bool = False) ->
     return exchange(phase.schedule, phase.payload, machine, group, start, later=later)
 
 
+def _votes_first(machine: Machine, group: Group) -> Played:
+    return votes(machine, group, np.zeros(group.size))
+
+
+def _votes_later(machine: Machine, group: Group) -> Played:
+    return votes(machine, group, np.zeros(group.size), later=True)
+
+
 @lru_cache(maxsize=4096)
 def moves_up_to(schedule: Schedule, limit: int) -> int:
     """Count the moves of a schedule, but stop once there are more than `limit`."""
@@ -197,22 +207,30 @@ def price(
 
     A choice counts as its votes and its expected phase.
     """
+    return [*prices(method, spec, machine, group, limit=limit)][-1]
+
+
+def prices(
+    method: Method, spec: BucketSpec, machine: Machine, group: Group, *, limit: int = LIMIT
+) -> Iterator[Price]:
+    """Yield what is known of the price of a method with each phase: never more than the whole."""
     device, start = machine.device, np.zeros(group.size)
     encode = seconds = decode = sent = messages = 0.0
     for number, phase in enumerate(method.phases(method.seen(spec, group), group)):
         played, later = [], number > 0
         if isinstance(phase, Choice):
-            played.append(votes(machine, group, start, later))
+            played.append(once(machine, group, _votes_later if later else _votes_first))
         phase = resolved(phase)
         encode += phase.take_seconds(device)
         decode += phase.give_seconds(device)
+        yield Price(encode=encode, exchange=seconds, decode=decode, sent=sent, messages=messages)
         schedule, payload = phase.schedule, phase.payload
         played.append(exchange(schedule, payload, machine, group, start, later=later, limit=limit))
         seconds += sum(float(part.end.max()) for part in played)
         seconds += phase.within_seconds(device)
         sent += sum(float(part.sent.mean()) for part in played)
         messages += sum(float(part.messages.mean()) for part in played)
-    return Price(encode=encode, exchange=seconds, decode=decode, sent=sent, messages=messages)
+    yield Price(encode=encode, exchange=seconds, decode=decode, sent=sent, messages=messages)
 
 
 def method_seconds(method: Method, spec: BucketSpec, machine: Machine, group: Group) -> float:

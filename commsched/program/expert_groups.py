@@ -39,10 +39,6 @@ class ExpertGroups:
         """Return the ranks that hold the same experts, place after place."""
         return tuple(self._ranks.T.ravel().tolist()), self.width
 
-    def alike(self, place: int) -> tuple[int, ...]:
-        """Return the ranks of a place."""
-        return tuple(self._ranks[:, place].tolist())
-
     def work(self, layer: Layer) -> Sequence[float]:
         """Return the work in a layer of each place, of what the layer states."""
         if layer.experts is None:

@@ -1,7 +1,7 @@
 """Operations, their streams and dependencies: the program that is simulated and executed."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -68,6 +68,7 @@ class Op:
     stream: str
     after: tuple[After, ...] = ()
     seconds: float = 0.0  # compute, apply, and coding of a message, without jitter
+    paces: tuple[float, ...] = ()  # multiples of `seconds` that ranks of the role take, in turns
     layer: str = ""  # for COMPUTE: the layer, or the first layer of the stage
     turn: Turn | None = None  # compute
     launch: int = -1  # index in the plan, for exchanges and their coding; -1: of all ranks
@@ -111,6 +112,18 @@ class Role:
     ranks: tuple[int, ...]
     ops: tuple[Op, ...]
 
+    def ops_of(self, rank: int) -> tuple[Op, ...]:
+        """Return the operations of a rank, with its own seconds."""
+        if not any(op.paces for op in self.ops):
+            return self.ops
+        place = self.ranks.index(rank)
+        return tuple(
+            replace(op, seconds=op.seconds * op.paces[place % len(op.paces)], paces=())
+            if op.paces
+            else op
+            for op in self.ops
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
@@ -121,5 +134,7 @@ class Program:
     reach: int = 1  # steps back that an operation of this or a later step may depend on
 
     def role_of(self, rank: int) -> Role:
-        """Return the role of a rank."""
-        return next(role for role in self.roles if rank in role.ranks)
+        """Return the role of a rank, with its own seconds."""
+        role = next(role for role in self.roles if rank in role.ranks)
+        ops = role.ops_of(rank)
+        return role if ops is role.ops else replace(role, ops=ops)

@@ -215,7 +215,9 @@ class _Simulation:
     def _end(self, role: int, step: int, op: Op, start: Floats) -> Floats:
         """Return when an operation ends that each rank does without the others: (ranks,) s."""
         if op.kind in (Kind.COMPUTE, Kind.APPLY):
-            seconds, demand = op.seconds * self.factor[role], float(self.plan.net.occupies_cores)
+            paces = np.resize(op.paces, len(start)) if op.paces else 1.0
+            seconds = op.seconds * paces * self.factor[role]
+            demand = float(self.plan.net.occupies_cores)
         else:
             sigma, ranks = self.plan.machine.coding_jitter, self.ranks[role]
             factor = random.jitter(sigma, self.plan.seed, step, ranks, op.name)

@@ -85,24 +85,18 @@ class Expert(Strategy):
 
 @lru_cache(maxsize=16)
 def _roles(plan: Plan) -> tuple[Role, ...]:
-    """Build a role for the ranks of each place; one for all ranks if their work is the same."""
+    """Build the role of all ranks."""
     _check(plan)
-    groups = ExpertGroups(plan)
-    if all(max(w) == min(w) for w in map(groups.work, plan.net.layers)):
-        return (Role(ranks=plan.machine.everyone.ranks, ops=_ops(plan, groups, 0)),)
-    return tuple(
-        Role(ranks=groups.alike(place), ops=_ops(plan, groups, place))
-        for place in range(groups.width)
-    )
+    return (Role(ranks=plan.machine.everyone.ranks, ops=_ops(plan, ExpertGroups(plan))),)
 
 
-def _ops(plan: Plan, groups: ExpertGroups, place: int) -> tuple[Op, ...]:
-    """Build the operations of a step of the ranks of a place."""
+def _ops(plan: Plan, groups: ExpertGroups) -> tuple[Op, ...]:
+    """Build the operations of a step; ranks of another place compute longer or shorter."""
     traffic = update_traffic(STRATEGIES[plan.strategy].settings(plan)["optimizer"])
     found: list[Op] = []
     for backward in (False, True):
         for layer in reversed(plan.net.layers) if backward else plan.net.layers:
-            found += _layer(plan, groups, layer, backward, place)
+            found += _layer(plan, groups, layer, backward)
             if backward:
                 for index in groups.sums_after(layer.name):
                     found += exchange_ops(plan, index, backward_of(layer.name))
@@ -110,19 +104,17 @@ def _ops(plan: Plan, groups: ExpertGroups, place: int) -> tuple[Op, ...]:
     return (*found, *(apply_op(plan, index, traffic, last[index]) for index in groups.sums))
 
 
-def _layer(
-    plan: Plan, groups: ExpertGroups, layer: Layer, backward: bool, place: int
-) -> Sequence[Op]:
+def _layer(plan: Plan, groups: ExpertGroups, layer: Layer, backward: bool) -> Sequence[Op]:
     """Compute a layer; its experts after tokens were sent to them, and before they come back."""
     whole = compute(plan, layer, backward)
     if layer.experts is None:
         return [whole]
-    work = groups.work(layer)[place]
+    work = tuple(groups.work(layer))
     if groups.width == 1:
-        return [replace(whole, seconds=whole.seconds * work)]
+        return [replace(whole, seconds=whole.seconds * work[0])]
     found = [replace(whole, name=f"{whole.name}/route", seconds=0.0)]
     for purpose, op in (
-        (DISPATCH, replace(whole, name=f"{whole.name}/experts", seconds=whole.seconds * work)),
+        (DISPATCH, replace(whole, name=f"{whole.name}/experts", paces=work)),
         (COMBINE, replace(whole, seconds=0.0)),
     ):
         index = groups.launch(layer.name, purpose)

@@ -43,8 +43,9 @@ def shared(request: Request, planner: Planner) -> Plan:
     limit = request.machine.device.memory if request.memory is None else request.memory
     limited = replace(request, memory=limit)
     plans: list[Plan] = []
+    costs: Costs = {}
     for degree in degrees:
-        plans += _plans(replace(request, net=expert_part(net, degree, size)), degree)
+        plans += _plans(replace(request, net=expert_part(net, degree, size)), degree, costs)
     fitting = [plan for plan in plans if fits(limited, plan)]
     if not fitting and request.memory is not None:
         raise refusal(limited, min(plans, key=needed))
@@ -66,13 +67,12 @@ def _routed(net: Net, capacity: float, zipf: float) -> Net:
     return replace(net, layers=layers)
 
 
-def _plans(request: Request, degree: int) -> Iterator[Plan]:
+def _plans(request: Request, degree: int, costs: Costs) -> Iterator[Plan]:
     """Plan buckets of some sizes for one degree."""
     settings = STRATEGIES[request.strategy].settings(request.plan())
     plan = replace(request.plan(), params={**settings, "expert": degree})
     total = 4.0 * max(request.net.numel, 1)
     sizes = [total / count for count in COUNTS] if request.bucket is None else [request.bucket]
-    costs: Costs = {}
     sends = list(_sends(plan, ExpertGroups(plan), costs))
     seen: set[int] = set()
     for size in sizes:
@@ -147,9 +147,9 @@ def _options(request: Request, plan: Plan, launch: Launch, forced: str) -> list[
 def _cheapest(plan: Plan, launch: Launch, methods: list[Method], costs: Costs) -> Launch:
     """Give a launch the cheapest of some methods; alike launches are priced once."""
     group, spec = plan.group(launch), plan.spec(launch)
-    on = alongside(plan.machine, group) if launch.group else plan.machine
-    key = spec, group.nodes, group.ranks, tuple(m.name for m in methods)
+    key = spec, group.ranks, bool(launch.group), tuple(m.name for m in methods)
     if key not in costs:
+        on = alongside(plan.machine, group) if launch.group else plan.machine
         costs[key] = cheapest(methods, spec, on, group)
     return chosen(launch, costs[key])
 

@@ -1,11 +1,13 @@
 """The first planner: near-equal buckets in backward order, the cheapest legal method for each."""
 
 from bisect import insort
+from collections.abc import Iterator
 from dataclasses import replace
+from heapq import heappop, heappush
 
 import numpy as np
 
-from commsched.cost.price import method_seconds, price
+from commsched.cost.price import method_seconds, prices
 from commsched.exchange.method import Method
 from commsched.exchange.registry import find_method
 from commsched.machine.model import Group, Machine
@@ -82,16 +84,31 @@ def cheapest(
 
     Methods that cannot be the second cheapest may be missing.
     """
-    if group.size <= FEW:
-        rough = [(0.0, i) for i in range(len(methods))]
-    else:
-        rough = sorted(
-            (price(method, spec, machine, group, limit=0).seconds, i)
-            for i, method in enumerate(methods)
-        )
     found: list[tuple[float, str]] = []
-    for seconds, i in rough:
+    for seconds, i in _in_order(methods, spec, machine, group):
         if len(found) > 1 and seconds > MARGIN * found[1][0]:
             break
         insort(found, (method_seconds(methods[i], spec, machine, group), methods[i].name))
     return found
+
+
+def _in_order(
+    methods: list[Method], spec: BucketSpec, machine: Machine, group: Group
+) -> Iterator[tuple[float, int]]:
+    """Yield rough prices and numbers of methods, cheapest first; dear ones are not priced whole.
+
+    The method of which the least is known goes on, phase by phase.
+    """
+    if group.size <= FEW:
+        yield from ((0.0, i) for i in range(len(methods)))
+        return
+    going = [prices(method, spec, machine, group, limit=0) for method in methods]
+    heap = [(0.0, False, i) for i in range(len(methods))]
+    while heap:
+        seconds, whole, i = heappop(heap)
+        if whole:
+            yield seconds, i
+        elif (more := next(going[i], None)) is None:
+            heappush(heap, (seconds, True, i))
+        else:
+            heappush(heap, (more.seconds, False, i))
