@@ -43,6 +43,7 @@ SLOW = {
     "megatron",
 }  # whose predictions take seconds or minutes: by night alone
 NAMES = [name for name in PAPERS if sampling.whole or name not in SLOW]
+pytestmark = pytest.mark.timeout(1200 if sampling.whole else 300)  # megatron takes minutes
 
 
 @cache
