@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from commsched.arrays import Bools, Floats, Ints
+from commsched.arrays import Bools, Floats
 from commsched.timeline import measure
 from commsched.timeline.model import Timeline
 from commsched.timeline.totals import Totals
@@ -16,10 +16,10 @@ def cycle(t: Timeline, keep: Bools) -> int:
     """
     present = np.zeros((len(keep), len(t.names)), bool)
     present[np.searchsorted(measure.steps(t), t.step), t.name] = True
-    alike: Ints = np.unique(present[keep], axis=0, return_inverse=True)[1].reshape(-1)
+    alike = [row.tobytes() for row in present[keep]]
     for length in range(1, len(alike) // 2 + 1):
-        same = alike[length:] == alike[:-length]
-        if same.all() or (len(alike) >= 3 * length and same[length:].all()):
+        first = 0 if len(alike) < 3 * length else length
+        if alike[first + length :] == alike[first:-length]:
             return length
     return max(len(alike), 1)
 

@@ -18,7 +18,6 @@ from commsched.program.stages import PipelineStrategy
 from commsched.run.engine.buckets import Buckets
 from commsched.run.engine.coded_mail import CodedMail
 from commsched.run.engine.device_queue import DeviceQueue
-from commsched.run.engine.messages import Blank
 from commsched.run.engine.recorder import Recorder
 from commsched.run.wire.device import HOST
 from commsched.train.assignment import Assignment, Settings
@@ -57,8 +56,6 @@ class InProcessTraining:
             Buckets(plan, r, self.learners[r].roles, DeviceQueue(HOST, Recorder(r)))
             for r in self._ranks
         ]
-        mails = (learner.mail for learner in self.learners)
-        self._mails = [CodedMail(mail or Blank(), plan, r) for r, mail in enumerate(mails)]
         self._done: set[Key] = set()
         self._overflow: dict[int, bool] = {}
         self.sent = 0  # B handed over by all ranks so far
@@ -122,10 +119,15 @@ class InProcessTraining:
         there = program.roles[op.peer]
         to = there.ranks[program.role_of(rank).ranks.index(rank)]
         arrival = next(other for other in there.ops if other.name == op.match)
-        packet = self._mails[rank].outgoing(program.step, op).copy()
+        packet = self._mail(rank).outgoing(program.step, op).copy()
         self.sent += packet.nbytes
-        self._mails[to].incoming(program.step, arrival, packet)
+        self._mail(to).incoming(program.step, arrival, packet)
         self._done.add((to, program.step, arrival.name))
+
+    def _mail(self, rank: int) -> CodedMail:
+        mail = self.learners[rank].mail
+        assert mail is not None
+        return CodedMail(mail, self._plan, rank)
 
     def evaluate(self) -> Score:
         """Score the held-out samples, each rank its part, once all results are applied."""
