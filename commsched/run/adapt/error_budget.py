@@ -38,8 +38,10 @@ class BudgetWatch:
         self._gather.take_last()
         self._since = since
         watched = {i: launch for i, launch in enumerate(plan.launches) if _watched(launch)}
-        buckets.watched = {i: [here for *_, here in launch.places] for i, launch in watched.items()}
-        buckets.norms.clear()
+        buckets.losses.pieces = {
+            i: [here for *_, here in launch.places] for i, launch in watched.items()
+        }
+        buckets.losses.squares.clear()
         names = [piece.tensor for launch in watched.values() for piece in launch.pieces]
         self._names = list(dict.fromkeys(names))
         place = {name: i for i, name in enumerate(self._names)}
@@ -69,7 +71,7 @@ class BudgetWatch:
         return None
 
     def _ask(self, step: int) -> None:
-        norms = self._engine.buckets.norms
+        norms = self._engine.buckets.losses.squares
         sums = np.zeros((2, len(self._names)))
         for launch, rows in self._rows.items():
             for total, squares in zip(sums, norms.pop((step, launch)), strict=True):

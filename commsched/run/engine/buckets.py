@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from commsched.arrays import Array, Floats
+from commsched.arrays import Array
 from commsched.coding.codec import State
 from commsched.errors import CommschedError
-from commsched.exchange import error, rows
+from commsched.exchange import rows
 from commsched.exchange.endpoint import Endpoint, ReducingEndpoint, open_endpoint
 from commsched.exchange.lists import left
 from commsched.exchange.method import Choice, Phase
@@ -41,6 +41,7 @@ from commsched.program.phases import phase_of
 from commsched.program.registry import STRATEGIES
 from commsched.run.engine.device_queue import DeviceQueue
 from commsched.run.engine.spare_memory import SpareMemory
+from commsched.run.engine.watched_losses import WatchedLosses
 from commsched.run.engine.worker import Roles, put_back
 from commsched.run.wire.device import moved
 from commsched.schedule.rounds import Goal
@@ -77,9 +78,7 @@ class Buckets:
         self._lent: dict[int, Array] = {}  # launch -> borrowed memory of its bucket
         self.states = [self._state(launch) for launch in plan.launches]
         self._together: State = {"rank": rank}  # decisions by all ranks: launch -1
-        self._before: dict[int, tuple[Floats, Floats | None]] = {}
-        self.watched: dict[int, list[slice]] = {}  # launch -> its pieces, if its losses are watched
-        self.norms: dict[tuple[int, int], tuple[Floats, Floats]] = {}  # (step, launch) -> squares
+        self.losses = WatchedLosses()
         self.observer: Observer | None = None
         self._ready: dict[int, Ready] = {}  # by launch
         self._endpoints: dict[tuple[int, Kind, int], Endpoint] = {}  # of each exchange's last step
@@ -164,10 +163,7 @@ class Buckets:
         if self.observer is not None:
             held = state["list"] if "list" in state else state["gradient"]
             self.observer.sees(step, launch, held, summed=False)
-        if launch in self.watched:
-            method = find_method(self._plan.launches[launch].method)
-            first = phases_of(self._plan, launch)[0]
-            self._before[launch] = error.before(method, first, state, self.watched[launch])
+        self.losses.before(self._plan, launch, state)
 
     def _borrow(self, launch: int) -> slice:
         """Borrow the memory of a sharded launch's bucket; return the run that its worker fills."""
@@ -294,11 +290,7 @@ class Buckets:
 
     def _deliver(self, step: int, op: Op) -> None:
         state = self.states[op.launch]
-        if op.launch in self._before:
-            wanted, left = self._before.pop(op.launch)
-            if left is None:
-                left = error.after(state, self.watched[op.launch])
-            self.norms[step, op.launch] = wanted, left
+        self.losses.after(step, op.launch, state)
         total = state["list" if "list" in state else "result"]
         if self.observer is not None:
             self.observer.sees(step, op.launch, total, summed=True)
