@@ -187,7 +187,7 @@ def test_a_value_lands_on_one_of_the_two_levels_beside_it(name):
 UNBIASED = {
     *(name for name in LOSSY if CODECS[name].unbiased),
     *LEVELS,
-    *(f"quant:{bits}" for bits in (2, 4, 8)),
+    *(f"quant:{bits}" for bits in (1, 2, 4, 8)),
     *(f"randomk:{share}:unbiased" for share in (0.01, 0.05, 0.3, 0.7, 1)),
 }
 

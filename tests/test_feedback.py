@@ -92,20 +92,25 @@ def test_a_way_that_makes_a_sum_on_several_ranks_is_refused():
 # --- Nothing grows. ---
 
 
-@pytest.mark.parametrize("name", ["terngrad", "qsgd:2", "quant:2", "randomk:0.01:unbiased"])
+@pytest.mark.parametrize(
+    "name", ["terngrad", "qsgd:2", "quant:1", "quant:2", "randomk:0.01:unbiased"]
+)
 def test_what_an_unbiased_codec_leaves_does_not_grow(name):
-    """Of 2048 normal values these may leave more than they get; random places would for ever."""
+    """Of 2048 normal values these may leave more than they get; some would for ever."""
     values = np.random.default_rng(0).standard_normal(2048).astype(np.float32)
     grown, kept = values.copy(), values.copy()
     for step in range(150):
         for left, codec in ((grown, CODECS[name]), (kept, CODECS[f"{name}:feedback"])):
             left += values
-            codec.subtract(codec.encode(left, {"seed": 1, "step": step}), left)
+            with np.errstate(over="ignore", invalid="ignore"):  # of what grows without bound
+                codec.subtract(codec.encode(left, {"seed": 1, "step": step}), left)
     size = np.linalg.norm(values)
-    # A share of 1 % in packets worth 100/128 of it: some 130 steps' gradients are on the way.
-    assert np.linalg.norm(kept) < (130 if "randomk" in name else 10) * size
-    if "randomk" in name:
-        assert np.linalg.norm(grown) > 1e6 * size
+    # A share of 1 % in packets worth 100/128 of it: some 130 steps' gradients are on the way. One
+    # bit of values like these is worth a sixteenth of what it says, and sixteen gradients wait.
+    most = {"randomk:0.01:unbiased": 130, "quant:1": 30}
+    assert np.linalg.norm(kept) < most.get(name, 10) * size
+    if name in most:
+        assert not np.abs(grown).max() <= 1e6 * size
 
 
 # --- Names and seconds. ---

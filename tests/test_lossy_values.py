@@ -235,7 +235,7 @@ def test_a_sum_of_two_exponentials_is_fitted_exactly():
     np.testing.assert_allclose(round_trip("fit:exp", values), values, rtol=1e-3)
 
 
-@pytest.mark.parametrize("width", [2, 4, 8])
+@pytest.mark.parametrize("width", [1, 2, 4, 8])
 def test_block_quantisation_errs_by_less_than_a_step_of_its_block(width):
     values = normal(9000) * np.repeat(np.float32([1, 100]), 4500)
     for rounding, steps in (("", 1.0), (":nearest", 0.5)):

@@ -14,7 +14,7 @@ from commsched.program.parameters import Parameter
 AS_THEY_ARE = "dense"
 # Codecs without feedback, whose packets have a known size: a microbatch's values have no earlier
 # ones of which something could have been kept.
-NAMES = ("bf16", "fp16", "fp8", "quant:8", "quant:4", "quant:2")
+NAMES = ("bf16", "fp16", "fp8", "quant:8", "quant:4", "quant:2", "quant:1")
 MESSAGES = Parameter(AS_THEY_ARE, (AS_THEY_ARE, *NAMES))
 
 

@@ -46,6 +46,7 @@ ADDED = [
     "quant:8",
     "quant:4",
     "quant:2",
+    "quant:1",
     "qsgd:5",
 ]
 
@@ -94,13 +95,15 @@ def test_packets_are_transformed_back_together(both, numel, ways):
         assert np.linalg.norm(first - second) <= LEVELS * np.linalg.norm(first)
 
 
-@pytest.mark.parametrize("name", ["quant:8", "quant:4", "quant:2:nearest", "qsgd:5", "terngrad"])
+@pytest.mark.parametrize(
+    "name", ["quant:8", "quant:4", "quant:2:nearest", "quant:1", "qsgd:5", "terngrad"]
+)
 @pytest.mark.parametrize("numel", [0, 1, 9, 511, 513, 2047, 2049, 70_001])
 def test_quantisers_write_the_same_packets(both, name, numel):
     is_coded_alike(both, name, drawn(numel, odd=numel == 70_001))
 
 
-@pytest.mark.parametrize("name", ["quant:8", "quant:4:nearest", "qsgd:8", "terngrad"])
+@pytest.mark.parametrize("name", ["quant:8", "quant:4:nearest", "quant:1", "qsgd:8", "terngrad"])
 @pytest.mark.parametrize("kind", [*ODD, "wide", "signed zeros"])
 def test_quantisers_agree_on_odd_gradients(both, name, kind):
     rng = np.random.default_rng(5)

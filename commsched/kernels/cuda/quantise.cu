@@ -6,6 +6,7 @@
 #define MOST 2048      // values of a block
 #define PIECE (1 << 16) // values that share planes of bits and pairs of random numbers
 #define UNITS 65536.0
+#define PART 0.25       // of a step that travels, see `codecs.quant`
 #define LARGEST 3.4028234663852886e38
 #define BROKEN 0x7fc00000u // the word of NaN in packets
 
@@ -91,7 +92,7 @@ KERNEL quant(const float *values, i64 n, int block, int bits, double share, int 
         base = least * part;
         factor = broken ? __uint_as_float(BROKEN) : (float)(inverse / part);
         scales[2 * blockIdx.x] = broken ? __uint_as_float(BROKEN) : least;
-        scales[2 * blockIdx.x + 1] = broken ? __uint_as_float(BROKEN) : (float)step;
+        scales[2 * blockIdx.x + 1] = broken ? __uint_as_float(BROKEN) : (float)(step * PART);
     }
     __syncthreads();
     if (part != 1.0f)
@@ -137,11 +138,12 @@ __device__ u32 code_of(const u8 *codes, i64 at, i64 n, int block, int bits)
 KERNEL quant_values(const u8 *codes, const float *scales, i64 n, int block, int bits, int way, float *out)
 {
     for (i64 at = here(); at < n; at += stride()) {
-        float low = scales[at / block * 2], step = scales[at / block * 2 + 1];
+        float low = scales[at / block * 2];
+        double step = scales[at / block * 2 + 1] / PART;
         u32 code = code_of(codes, at, n, block, bits);
         double wide = (double)code * step + low; // for a spread beyond the range of float32
         wide = wide > LARGEST ? LARGEST : wide < -LARGEST ? -LARGEST : wide;
-        put_one(out + at, step > (float)(LARGEST / 512) ? (float)wide : (float)code * step + low, way);
+        put_one(out + at, step > (float)(LARGEST / 512) ? (float)wide : (float)code * (float)step + low, way);
     }
 }
 
