@@ -22,8 +22,9 @@ from commsched.schedule.registry import COLLECTIVES
 METHODS: Registry[Method] = Registry("method", "commsched.methods")
 
 
+@lru_cache(maxsize=8192)
 def find_method(name: str) -> Method:
-    """Return the method called `name`; a pair is written `ring+dense`, or `zen+topk:0.05`."""
+    """Return the method called `name`, cached; pairs are written `ring+dense`, `zen+topk:0.05`."""
     if name == BROADCAST.name:
         return BROADCAST
     if name.startswith(PREFIX):

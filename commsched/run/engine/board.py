@@ -97,6 +97,13 @@ class Board:
         keys = [(step - back, name) for name, back in after]
         return [key for key in keys if key[0] >= 0 and key not in self._done]
 
+    def ready(self, step: int, after: Iterable[After]) -> bool:
+        """Tell whether none of the dependencies is `missing`."""
+        for name, back in after:
+            if step >= back and (step - back, name) not in self._done:
+                return False
+        return True
+
     def is_done(self, step: int, name: str) -> bool:
         """Tell whether an operation is done."""
         return (step, name) in self._done

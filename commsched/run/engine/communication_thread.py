@@ -155,7 +155,7 @@ class Communication(threading.Thread):
         for stream, queue in self.queues.items():
             while queue and stream not in self._active:
                 step, op = queue[0]
-                if self._board.missing(step, op.after):
+                if not self._board.ready(step, op.after):
                     break
                 queue.popleft()
                 if op.kind in CODINGS:

@@ -92,7 +92,7 @@ def _next(board: Board, queue: StreamQueue, clock: float) -> tuple[Op, float]:
     if len(ops) > 1:
         time.sleep(max(0.0, clock - now()))  # inputs that arrive until then count
     board.wait_for_any("compute", step, ops)
-    able = [op for op in ops if not board.missing(step, op.after)]
+    able = [op for op in ops if board.ready(step, op.after)]
     ready = [board.when(step, op.after) for op in able]
     chosen = next_head(clock, ready, able) if len(able) > 1 else 0
     queue.take(step, able[chosen])

@@ -167,7 +167,7 @@ class MessageStreams:
     def _able(self) -> list[tuple[int, Op]]:
         """Return the first message of each urgency whose inputs are queued on the device."""
         heads = self._sends.heads()
-        return [(step, op) for step, op in heads if not self._board.missing(step, op.after)]
+        return [(step, op) for step, op in heads if self._board.ready(step, op.after)]
 
     def _receive(self) -> bool:
         """Receive announced messages, from each rank in its order."""
