@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from commsched.codecs.adaqp import BLOCK
+from commsched.coding.bit_assignment import WIDTHS, assigned, units_of
 from commsched.coding.registry import CODECS
 from tests.support.packets import round_trip
 from tests.test_codecs_lossy import LOSSY
@@ -59,6 +61,16 @@ def even(x, parameters):
     )
 
 
+def by_variance(x, parameters):
+    """Less than a step of its block for each value, in the bits of the block."""
+    whole = len(x) // BLOCK * BLOCK
+    spread = np.ptp(x[:whole].reshape(-1, BLOCK), axis=1).astype(np.float64)
+    found = assigned(spread, units_of(len(spread), int(parameters[0])))
+    steps = spread / (2.0 ** np.array(WIDTHS)[found] - 1)
+    tail = np.ptp(x[whole:]) / (2 ** (2 if int(parameters[0]) < 4 else 4) - 1)
+    return (BLOCK * energy(steps) + (len(x) - whole) * tail**2) * (1 + 1e-4) ** 2
+
+
 def means(x, by_sign):
     """What means of magnitudes leave: the variance in each block, or in each of its signs."""
     total = 0.0
@@ -96,6 +108,7 @@ BOUNDS = {
     "qsgd": lambda x, p: levels(512, 2 ** (int(p[0]) - 1) - 1)(x, p),
     "terngrad": levels(2048, 1),
     "quant": even,
+    "adaqp": by_variance,
     "sign": lambda x, _: means(x, by_sign=False),
     "onebit": lambda x, _: means(x, by_sign=True),
     "fft": spectrum,
@@ -188,6 +201,7 @@ UNBIASED = {
     *(name for name in LOSSY if CODECS[name].unbiased),
     *LEVELS,
     *(f"quant:{bits}" for bits in (1, 2, 4, 8)),
+    "adaqp:6",
     *(f"randomk:{share}:unbiased" for share in (0.01, 0.05, 0.3, 0.7, 1)),
 }
 
@@ -208,5 +222,5 @@ def test_there_is_no_bias_along_a_gradient_its_signs_or_its_mean(name):
 
 def test_only_codecs_that_round_or_draw_at_random_say_that_they_are_unbiased():
     families = {name.partition(":")[0] for name in UNBIASED}
-    assert families == {"qsgd", "quant", "terngrad", "randomk"}
+    assert families == {"adaqp", "qsgd", "quant", "terngrad", "randomk"}
     assert not any(CODECS[name].unbiased for name in ("randomk:0.3", "quant:8:nearest"))

@@ -34,6 +34,8 @@ MORE = (
     "quant:2",
     "quant:4",
     "quant:8:nearest",
+    "adaqp:4",
+    "adaqp:3:2",
     "sign:sum",
     "topk:0.1/fp16",
     "topk:0.1/qsgd:4",

@@ -13,7 +13,14 @@ from tests.support.small_plans import machine
 
 NUMEL, RANKS, BEFORE, AFTER = 600, 4, 3, 3
 GROUP = machine(nodes=2, lanes=2).everyone
-MORE = ("topk:0.05:reused", "topk:0.05:sampled", "dgc:0.05:2", "powersgd:3", "ok-topk:0.05")
+MORE = (
+    "topk:0.05:reused",
+    "topk:0.05:sampled",
+    "dgc:0.05:2",
+    "powersgd:3",
+    "ok-topk:0.05",
+    "adaqp:4:2",
+)
 NAMES = [m.name for m in legal_methods(GROUP, more=MORE) if not m.name.startswith("native")]
 
 

@@ -50,10 +50,9 @@ def test_messages_that_are_not_coded_stay_as_they_are():
     assert MessageCoding("fp16", 4, machine().device).of(0)[:2] == (0, "")
 
 
-def trained(plan):
-    training = InProcessTraining(
-        NETS[NET], DATA[NETS[NET].data](0), plan, settings("1f1b"), PipelineWorker
-    )
+def trained(plan, name=NET):
+    net = NETS[name]
+    training = InProcessTraining(net, DATA[net.data](0), plan, settings("1f1b"), PipelineWorker)
     for step in range(STEPS):
         training.step(step)
     values = {}
@@ -111,12 +110,14 @@ def test_the_seconds_of_a_step_on_two_stages_are_those_of_its_coding(strategy):
     assert len(sends) == hops
 
 
-def test_ranks_under_mpi_learn_what_one_process_does(tmp_path):
-    plan = plan_of(NET, "1f1b", 2, 2, messages="quant:4")
+# Messages of the second net have whole blocks, whose bits are those of the first step.
+@pytest.mark.parametrize(("net", "codec"), [(NET, "quant:4"), ("mlp:128:3", "adaqp:4:50")])
+def test_ranks_under_mpi_learn_what_one_process_does(net, codec, tmp_path):
+    plan = plan_of(net, "1f1b", 2, 2, messages=codec)
     plan_file.write(tmp_path / "plan.json", plan)
-    words = ("--net", NET, "--strategy", "1f1b", "--plan", str(tmp_path / "plan.json"), *FIXED)
+    words = ("--net", net, "--strategy", "1f1b", "--plan", str(tmp_path / "plan.json"), *FIXED)
     found = train(4, *words)
-    values, sent = trained(plan)
+    values, sent = trained(plan, net)
     assert found["parameters"] == digest_of(digests_of(values))
     assert found["sent_mean_bytes"] * 4 == pytest.approx(sent / STEPS)
 

@@ -26,17 +26,16 @@ class Quant(Blockwise):
     """
 
     standard = "quant:8"
-    block = 2048
     columns = 2
     stepped = True
     encode_traffic = 8.0
     add_traffic = 12.0
     decode_traffic = 4.0
 
-    def __init__(self, width: int, nearest: bool) -> None:
+    def __init__(self, width: int, nearest: bool, block: int = 2048) -> None:
         self.name = f"quant:{width}" + (":nearest" if nearest else "")
         self.unbiased = self.dithers = not nearest
-        self.bits = width
+        self.bits, self.block = width, block
         self._share = ABOVE / (2**width - 1)  # of a block's spread that is a step
 
     def code(self, values: Array, steps: EvenSteps | None) -> tuple[Array, Array]:

@@ -6,7 +6,7 @@ from commsched.coding.codec import State
 
 # Other entries are new in every step, or follow from the bucket alone.
 NAMES = ("lost", "mask", "ok cuts", "ok threshold", "powersgd right")
-FAMILIES = ("dgc ", "topk threshold ")  # followed by where a run begins
+FAMILIES = ("adaqp ", "dgc ", "topk threshold ")  # followed by where a run begins
 
 
 def kept_of(state: State) -> State:

@@ -14,7 +14,8 @@ from commsched.program.parameters import Parameter
 AS_THEY_ARE = "dense"
 # Codecs without feedback, whose packets have a known size: a microbatch's values have no earlier
 # ones of which something could have been kept.
-NAMES = ("bf16", "fp16", "fp8", "quant:8", "quant:4", "quant:2", "quant:1")
+BY_VARIANCE = ("adaqp:6", "adaqp:4", "adaqp:4:50", "adaqp:3")
+NAMES = ("bf16", "fp16", "fp8", "quant:8", "quant:4", "quant:2", "quant:1", *BY_VARIANCE)
 MESSAGES = Parameter(AS_THEY_ARE, (AS_THEY_ARE, *NAMES))
 
 

@@ -56,6 +56,7 @@ class InProcessTraining:
             Buckets(plan, r, self.learners[r].roles, DeviceQueue(HOST, Recorder(r)))
             for r in self._ranks
         ]
+        self._mails: dict[int, CodedMail] = {}
         self._done: set[Key] = set()
         self._overflow: dict[int, bool] = {}
         self.sent = 0  # B handed over by all ranks so far
@@ -125,9 +126,11 @@ class InProcessTraining:
         self._done.add((to, program.step, arrival.name))
 
     def _mail(self, rank: int) -> CodedMail:
-        mail = self.learners[rank].mail
-        assert mail is not None
-        return CodedMail(mail, self._plan, rank)
+        if rank not in self._mails:
+            mail = self.learners[rank].mail
+            assert mail is not None
+            self._mails[rank] = CodedMail(mail, self._plan, rank)
+        return self._mails[rank]
 
     def evaluate(self) -> Score:
         """Score the held-out samples, each rank its part, once all results are applied."""

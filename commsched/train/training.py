@@ -112,6 +112,7 @@ class Training:
         self._learner.restore(values.get("learner"), scalars, self._first)
         if "rates" in values:  # checkpoints of 0.1 have none
             self._learner.rates.restore(values["rates"])
+        self._engine.mail.restore(values.get("messages", {}))
         self._engine.buckets.restore(values)
 
     def run(self) -> Timeline | None:
@@ -256,6 +257,7 @@ class Training:
         values = {
             "learner": own,
             "rates": self._learner.rates.numbers(),
+            "messages": self._engine.mail.kept(),
             **self._engine.buckets.kept(),
         }
         self._store.save(done, packed({"step": done, "rank": self._comm.rank, **values}), scalars)

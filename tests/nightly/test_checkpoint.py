@@ -22,6 +22,10 @@ METHODS = {
     "top-k with feedback": ("--method", "all-gather+topk:0.05:reused"),
     "powersgd": ("--method", "powersgd:2"),
     "two stages": (*PIPELINE, "1f1b", "--method", "ring+dense", "--param", "stages=2"),
+    "coded messages": (
+        *(*PIPELINE, "1f1b", "--method", "ring+dense", "--param", "stages=2"),
+        *("--param", "messages=adaqp:4:50"),
+    ),
     "samo": (*PIPELINE, "samo", "--method", "ring+fp16", "--net", "mlp:32:1"),
     "two stages of samo": (
         *(*PIPELINE, "samo", "--method", "ring+fp16", "--param", "stages=2"),

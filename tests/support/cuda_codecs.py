@@ -47,6 +47,7 @@ ADDED = [
     "quant:4",
     "quant:2",
     "quant:1",
+    "adaqp:3",
     "qsgd:5",
 ]
 
@@ -96,14 +97,16 @@ def test_packets_are_transformed_back_together(both, numel, ways):
 
 
 @pytest.mark.parametrize(
-    "name", ["quant:8", "quant:4", "quant:2:nearest", "quant:1", "qsgd:5", "terngrad"]
+    "name", ["quant:8", "quant:4", "quant:2:nearest", "quant:1", "adaqp:5", "qsgd:5", "terngrad"]
 )
 @pytest.mark.parametrize("numel", [0, 1, 9, 511, 513, 2047, 2049, 70_001])
 def test_quantisers_write_the_same_packets(both, name, numel):
     is_coded_alike(both, name, drawn(numel, odd=numel == 70_001))
 
 
-@pytest.mark.parametrize("name", ["quant:8", "quant:4:nearest", "quant:1", "qsgd:8", "terngrad"])
+@pytest.mark.parametrize(
+    "name", ["quant:8", "quant:4:nearest", "quant:1", "adaqp:4", "qsgd:8", "terngrad"]
+)
 @pytest.mark.parametrize("kind", [*ODD, "wide", "signed zeros"])
 def test_quantisers_agree_on_odd_gradients(both, name, kind):
     rng = np.random.default_rng(5)

@@ -1,10 +1,13 @@
 """Messages that are encoded before they are sent and decoded when they are there."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from commsched.arrays import Array
 from commsched.coding.codec import State
 from commsched.coding.registry import CODECS
+from commsched.exchange.state import kept_of, restore
 from commsched.kernels.modules import module_of
 from commsched.plan.model import Plan
 from commsched.program.model import Op
@@ -21,6 +24,7 @@ class CodedMail:
         self._mail = mail
         self._device: ComputeDevice = HOST
         self._state: State = {"rank": rank, "seed": plan.seed}
+        self._states: dict[str, State] = {}  # of sent messages, by name
 
     def use_device(self, device: ComputeDevice) -> None:
         self._device = device
@@ -35,7 +39,8 @@ class CodedMail:
         if not op.codec:
             return packet
         values = packet.view(TYPES[op.width]).astype(np.float32, copy=False)
-        state = {**self._state, "step": step, "name": op.name}
+        state = self._states.setdefault(op.name, {**self._state, "name": op.name})
+        state["step"] = step
         found = CODECS[op.codec].encode(values, state).view(np.uint8)
         self._device.mark().wait()
         return found
@@ -47,3 +52,14 @@ class CodedMail:
             CODECS[op.codec].decode(packet, values)
             packet = values.astype(TYPES[op.width], copy=False).view(np.uint8)
         self._mail.incoming(step, op, packet)
+
+    def kept(self) -> dict[str, State]:
+        """Return what codecs keep of each sent message; empty where they keep nothing."""
+        found = {name: kept_of(state) for name, state in self._states.items()}
+        return {name: kept for name, kept in found.items() if kept}
+
+    def restore(self, kept: Mapping[str, State]) -> None:
+        """Restore what `kept` returned."""
+        for name, part in kept.items():
+            self._states[name] = {**self._state, "name": name}
+            restore(self._states[name], part)
