@@ -18,11 +18,13 @@ def expert_part(net: Net, ranks: int, among: int = 0) -> Net:
     """Return the part of a net that each of `ranks` ranks with different experts holds.
 
     A rank has 1 / ranks of the experts, whose tensors have the experts as axis 0, and every other
-    tensor whole. It computes as much as before, since its experts serve the tokens of all `ranks`,
-    but reads fewer parameters. among: ranks in all, which an error's nearest number divides.
+    tensor whole; tensors of single experts are put together before. It computes as much as before,
+    since its experts serve the tokens of all `ranks`, but reads fewer parameters. among: ranks in
+    all, which an error's nearest number divides.
     """
     if net.experts == ranks > 1:
         return net
+    net = replace(net, layers=tuple(_stacked(net, layer) for layer in net.layers))
     if net.experts != 1:
         raise CommschedError(
             f"net {net.name!r} is the part of one of {net.experts} ranks that share experts; it"
@@ -52,6 +54,28 @@ def expert_part(net: Net, ranks: int, among: int = 0) -> Net:
     return replace(net, layers=layers, experts=ranks)
 
 
+def _stacked(net: Net, layer: Layer) -> Layer:
+    """Put the tensors of a layer's experts together, where each expert has its own."""
+    stacks: dict[str, list[Tensor]] = {}
+    for tensor in layer.tensors:
+        stacks.setdefault(tensor.stack or tensor.name, []).append(tensor)
+    found = []
+    for name, (first, *others) in stacks.items():
+        if not first.stack:
+            found.append(first)
+            continue
+        count = layer.experts.count if layer.experts else 0
+        alike = all((t.shape, t.dtype) == (first.shape, first.dtype) for t in others)
+        if not alike or count != 1 + len(others):
+            raise CommschedError(
+                f"net {net.name!r}: stack {name!r} of layer {layer.name!r} needs a tensor of one"
+                f" shape and dtype for each of its {count} experts, got {1 + len(others)}"
+            )
+        shape = (count, *first.shape)
+        found.append(Tensor(name=name, shape=shape, dtype=first.dtype, axis=0, decay=first.decay))
+    return replace(layer, tensors=tuple(found))
+
+
 def _check_tensors(net: Net, layer: Layer) -> None:
     """Refuse a layer whose tensors are not those of as many experts as it says."""
     sizes = {tensor.shape[0] for tensor in layer.tensors if is_expert(layer, tensor)}
@@ -64,8 +88,8 @@ def _check_tensors(net: Net, layer: Layer) -> None:
 
 
 def is_expert(layer: Layer, tensor: Tensor) -> bool:
-    """Tell whether ranks that share experts hold parts of a tensor."""
-    return layer.experts is not None and tensor.axis == 0
+    """Tell whether a tensor is of experts, so that ranks that share these hold parts of it."""
+    return layer.experts is not None and (tensor.axis == 0 or bool(tensor.stack))
 
 
 def _part(layer: Layer, ranks: int) -> Layer:

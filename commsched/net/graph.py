@@ -49,6 +49,7 @@ class Tensor:
     sparsity: Sparsity = DENSE
     lists: bool = False  # the caller hands over the rows that were hit, without a dense array
     axis: int = -1  # whose parts tensor-parallel ranks hold; -1: each holds the whole tensor
+    stack: str = ""  # of one expert: the tensor of all experts, in the order of a layer's tensors
     # The k-th largest magnitude of a gradient is about k^-decay; 0: not measured.
     decay: Annotated[float, EXACT, NOT_NEGATIVE] = 0.0
 
@@ -122,7 +123,7 @@ class Layer:
     parts: Count = 0  # equal parts that can be shared, such as heads; 0: any number, with padding
     summed: Count = 0  # elements that these ranks sum, in each direction that needs a sum
     whole: Bytes = 0.0  # of `activation`, that each of these ranks keeps
-    # If set, ranks may share its experts, which are axis 0 of the tensors whose `axis` is 0.
+    # If set, ranks may share its experts: axis 0 of tensors of `axis` 0, or the tensors of a stack.
     experts: Experts | None = None
     block: str = ""  # consecutive layers of one block stay in one stage of a pipeline
     tensors: tuple[Tensor, ...] = ()

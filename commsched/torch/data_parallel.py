@@ -28,7 +28,8 @@ from commsched.run.job import agree
 from commsched.run.job.ending import say
 from commsched.timeline.model import Span
 from commsched.torch.attach import started_by_mpi, wanted_timeline
-from commsched.torch.capture import WARM_UP, measured_net
+from commsched.torch.capture import WARM_UP
+from commsched.torch.captured_net import measured_net
 from commsched.torch.observer import Observer
 from commsched.torch.parameters import DTYPES, check_alike, check_kind, shape_of, trained
 from commsched.torch.sync import Sync

@@ -11,7 +11,8 @@ from torch.utils.flop_counter import flop_registry
 
 from commsched.errors import CommschedError
 from commsched.net.graph import Layer, Net
-from commsched.torch.capture import chained, check_loss, no_parameter, tensor_of, used_parameters
+from commsched.torch.capture import check_loss
+from commsched.torch.captured_net import chained, no_parameter, tensor_of, used_parameters
 from commsched.torch.observer import Observer, tensors_in
 
 NOTE = (

@@ -7,6 +7,7 @@ from contextlib import redirect_stderr
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from commsched.torch.parameters import bare_name
 
@@ -88,9 +89,12 @@ class _Walk:
 
 
 def _shrinks(node: Any, of: Mapping[Any, frozenset[str]]) -> bool:
-    """Tell whether a node makes fewer values than it reads of layers."""
+    """Tell whether a node makes fewer values than it reads of layers; not if that is unknown.
+
+    How many rows an expert reads, for example, depends on the values.
+    """
     read = sum(_numel(one) for one in node.all_input_nodes if of[one])
-    return _numel(node) < read
+    return bool(statically_known_true(_numel(node) < read))
 
 
 def _numel(node: Any) -> int:

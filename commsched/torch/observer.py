@@ -1,8 +1,9 @@
 """Hooks that read the clock while a model computes, and count the bytes it keeps."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from commsched.arrays import Array
 from commsched.torch.hooks import Hook
 from commsched.torch.parameters import bare_name, trained
 
+LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict)  # which are not called themselves
 EMBEDDINGS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 
 
@@ -20,7 +22,8 @@ class Observer:
 
     `clock` may count something else than seconds. Hooks inside a module that is compiled would
     change what is compiled, so that the whole module counts as one layer. `turned` is called where
-    the first backward pass of a step begins.
+    the first backward pass of a step begins. `experts`: parameters of experts and the layers that
+    each mixture of them is as a whole.
     """
 
     def __init__(
@@ -28,8 +31,9 @@ class Observer:
         model: Any,
         clock: Callable[[], float] = time.perf_counter,
         turned: Callable[[], None] = lambda: None,
+        experts: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.model, self._clock, self._turned = model, clock, turned
+        self.model, self._clock, self._turned, self.experts = model, clock, turned, experts
         self.parameters = trained(model)
         self.compiled = compiled_modules(model)
         self.owners: dict[str, list[str]] = {}  # layer -> its parameters
@@ -62,6 +66,8 @@ class Observer:
     def _layer_of(self, name: str) -> str:
         """Return the module of a parameter, or the outermost one around it that is compiled."""
         whole = type(self.model).__name__
+        if name in self.experts:
+            return self.experts[name]
         for outer in self.compiled:
             if not outer or name.startswith(f"{outer}."):
                 return outer or whole
@@ -76,8 +82,8 @@ class Observer:
             for name, parameter in self.parameters.items()
         ]
         self._calls: list[Any] = []  # modules whose own call is compiled, with all their hooks
-        for layer in self.owners:
-            module, ended = modules.get(layer), self._module_hook(layer)
+        for path, layer in self._ends(modules).items():
+            module, ended = modules.get(path), self._module_hook(layer)
             if module is None:
                 continue
             if module._compiled_call_impl is None:
@@ -86,6 +92,18 @@ class Observer:
                 self._calls.append((module, module._compiled_call_impl))
                 module._compiled_call_impl = _then(module, module._compiled_call_impl, ended)
         return self
+
+    def _ends(self, modules: Mapping[str, Any]) -> dict[str, str]:
+        """Return the modules at whose ends time is booked, and to which layer.
+
+        A layer's own module; of a mixture those of its experts and the one that calls their list.
+        """
+        found = {layer: layer for layer in self.owners}
+        for name, layer in self.experts.items():
+            found.setdefault(name.rpartition(".")[0], layer)
+            if isinstance(modules.get(layer), LISTS):
+                found.setdefault(layer.rpartition(".")[0] or type(self.model).__name__, layer)
+        return found
 
     def __exit__(self, *_: object) -> None:
         for hook in self._hooks:

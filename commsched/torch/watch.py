@@ -9,6 +9,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from commsched.net.expert_part import is_expert
 from commsched.run.exchanger import Exchanger
 from commsched.torch.hooks import Hook
 from commsched.torch.observer import Observer, tensors_in
@@ -23,7 +24,7 @@ class Watch:
     """
 
     def __init__(self, model: Any, exchanger: Exchanger | None = None) -> None:
-        self.observer = Observer(model, turned=self._turned)
+        self.observer = Observer(model, turned=self._turned, experts=_experts(exchanger))
         self.batch = 1  # samples of the last forward pass
         self.steps = 0
         self._mine = {id(parameter) for parameter in self.observer.parameters.values()}
@@ -99,3 +100,9 @@ class Watch:
     def _add(self, name: str, start: float, end: float, ahead: bool = False) -> None:
         if self._exchanger is not None and (ahead or self.steps):
             self._exchanger.add_span(name, start, end, ahead=ahead)
+
+
+def _experts(exchanger: Exchanger | None) -> dict[str, str]:
+    """Return the parameters of experts in a plan's net, and their layers."""
+    some = exchanger.plan.net.layers if exchanger is not None else ()
+    return {t.name: layer.name for layer in some for t in layer.tensors if is_expert(layer, t)}

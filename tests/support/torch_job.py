@@ -12,6 +12,7 @@ from commsched.run.job import agree
 from tests.support import (
     torch_capture_checks,
     torch_checkpoint_checks,
+    torch_expert_checks,
     torch_late_checks,
     torch_refusal_checks,
     torch_strategy_checks,
@@ -21,6 +22,7 @@ from tests.support.torch_checks import CHECKS, WORLD
 
 assert torch_capture_checks  # imported for their checks
 assert torch_checkpoint_checks
+assert torch_expert_checks
 assert torch_late_checks
 assert torch_refusal_checks
 assert torch_strategy_checks

@@ -7,12 +7,12 @@ from tests.support.torch_nets import WIDTH, WORDS
 
 
 class Moe(nn.Module):
-    """A gate that sends each row to one of three experts."""
+    """A gate that sends each row to one of some experts."""
 
-    def __init__(self):
+    def __init__(self, count=3):
         super().__init__()
-        self.gate = nn.Linear(6, 3)
-        self.experts = nn.ModuleList(nn.Linear(6, 4) for _ in range(3))
+        self.gate = nn.Linear(6, count)
+        self.experts = nn.ModuleList(nn.Linear(6, 4) for _ in range(count))
 
     def forward(self, x):
         share, chosen = self.gate(x).softmax(-1).max(-1)
@@ -22,6 +22,37 @@ class Moe(nn.Module):
             if len(rows):
                 found = found.index_add(0, rows, expert(x[rows]) * share[rows, None])
         return found
+
+
+class Experts(nn.Module):
+    """Four experts in one parameter per matrix, called with what each row has chosen."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(4, 10, 6) / 3)
+        self.down = nn.Parameter(torch.randn(4, 6, 10) / 3)
+
+    def forward(self, x, shares, chosen):
+        found = torch.zeros_like(x)
+        for number in range(len(self.up)):
+            rows, place = (chosen == number).nonzero(as_tuple=True)
+            inner = (x[rows] @ self.up[number].T).relu()
+            found = found.index_add(
+                0, rows, inner @ self.down[number].T * shares[rows, place, None]
+            )
+        return found
+
+
+class FusedMoe(nn.Module):
+    """A gate that sends each row to two of four experts."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.experts = nn.Linear(6, 4, bias=False), Experts()
+
+    def forward(self, x):
+        shares, chosen = self.gate(x).softmax(-1).topk(2)
+        return self.experts(x, shares, chosen)
 
 
 class Dlrm(nn.Module):

@@ -1,0 +1,195 @@
+"""The net of what observers measured on all ranks."""
+
+import os
+import socket
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from commsched.arrays import Array
+from commsched.errors import CommschedError
+from commsched.net import file as net_file
+from commsched.net.graph import Layer, Net, Tensor
+from commsched.net.measured import PROCESSOR, Measured
+from commsched.net.rows import fit_rows
+from commsched.net.sparsity import DENSE
+from commsched.run.job import agree
+from commsched.run.job.fabric import cores_of_host
+from commsched.torch.module_graph import Edges, edges_of
+from commsched.torch.observer import Observer
+from commsched.torch.parameters import DTYPES, bare_name, shape_of, sparse_embeddings
+
+SHOWN = 8  # names in the source
+
+
+def measured_net(
+    observer: Observer,
+    comm: MPI.Intracomm,
+    name: str,
+    batch: int,
+    what: str,
+    some_unused: bool,
+    inputs: tuple[Any, Any] | None = None,
+    alone: float | None = None,
+) -> Net:
+    """Return what observers measured on all ranks as a net, equal on every rank.
+
+    `alone`: seconds of a step of one rank alone over those of all ranks together, if known.
+
+    With `inputs` of the model, positional and named ones, torch.export says what a layer reads.
+    """
+    half = observer.half or any(p.dtype is not torch.float32 for p in observer.parameters.values())
+    on = Measured(
+        device=PROCESSOR,
+        precision="float16" if half else "float32",
+        batch=batch,
+        ranks=max(Counter(agree.gather_text(socket.gethostname(), comm)).values()),
+        threads=torch.get_num_threads(),
+        cores=cores_of_host(comm),
+        working_set=agree.largest(_working_set(observer), comm),
+        alone=alone,
+        source=_facts(observer, comm, what),
+    )
+    made = agree.on_all_ranks(lambda: _net(observer, comm, name, on, some_unused), comm)
+    if inputs is not None and comm.rank == 0:
+        made = with_edges(made, observer, inputs)
+    content = agree.broadcast_bytes(msgspec.json.encode(net_file.to_data(made)), comm)
+    return net_file.from_data(msgspec.json.decode(content), name)
+
+
+def _working_set(observer: Observer) -> float:
+    """Return the bytes of parameters, gradients and what is kept for the backward pass."""
+    held = sum(p.numel() * p.element_size() for p in observer.parameters.values())
+    return 2.0 * float(held) + sum(observer.activation.values())
+
+
+def with_edges(net: Net, observer: Observer, inputs: tuple[Any, Any]) -> Net:
+    """Let layers read what torch.export sees that they read, or stay a chain; the source says."""
+    owners = {layer.name: [t.name for t in layer.tensors] for layer in net.layers}
+    if observer.compiled:
+        found: Edges | str = "it does not look into compiled modules"
+    else:
+        found = edges_of(observer.model, *inputs, owners)
+    if isinstance(found, str):
+        return replace(net, source=f"{net.source}; layers form a chain, by hooks alone ({found})")
+    layers = tuple(replace(layer, after=found[layer.name]) for layer in net.layers)
+    said = "seconds and order by hooks, what a layer reads by torch.export"
+    return replace(net, layers=layers, source=f"{net.source}; {said}")
+
+
+def over_ranks(values: Array, comm: MPI.Intracomm) -> Array:
+    """Return the mean over ranks, without ranks that have NaN: (n,)."""
+    found = np.empty((comm.size, len(values)))
+    comm.Allgather(np.asarray(values, np.float64), found)
+    known = np.isfinite(found)
+    total = np.where(known, found, 0.0).sum(axis=0)
+    return np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
+
+
+def _facts(observer: Observer, comm: MPI.Intracomm, what: str) -> str:
+    """Say how it was measured, and what a net file has no field for."""
+    load = agree.largest(os.getloadavg()[0], comm)
+    frozen = [bare_name(n) for n, p in observer.model.named_parameters() if not p.requires_grad]
+    parts = [f"{what}, means over {comm.size} ranks, load average {load:.1f}"]
+    if observer.compiled:
+        names = [name or type(observer.model).__name__ for name in observer.compiled]
+        parts.append(f"compiled, each one layer: {', '.join(names[:SHOWN])}")
+    for kind, names in (("tied", observer.tied), ("frozen", frozen)):
+        if names:
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            parts.append(f"{kind}: {', '.join(names[:SHOWN])}{more}")
+    return "; ".join(parts)
+
+
+def used_parameters(observer: Observer, ready: Array, some_unused: bool) -> dict[str, list[str]]:
+    """Return the parameters of each layer that got a gradient; refuse others if all should.
+
+    An expert that no token chose counts as used if another one of its mixture was.
+    """
+    names = list(observer.parameters)
+    unused = {name for name, when in zip(names, ready, strict=True) if np.isnan(when)}
+    mixtures = {observer.experts[n] for n in observer.experts if n not in unused}
+    unused -= {name for name, layer in observer.experts.items() if layer in mixtures}
+    if unused and not some_unused:
+        raise CommschedError(
+            f"parameter {next(n for n in names if n in unused)!r} never got a gradient on any rank;"
+            " freeze it by requires_grad_(False), or capture and attach with"
+            " find_unused_parameters=True"
+        )
+    kept = {k: [n for n in some if n not in unused] for k, some in observer.owners.items()}
+    return {layer: some for layer, some in kept.items() if some}
+
+
+def chained(
+    observer: Observer, ready: Array, used: dict[str, list[str]], order: tuple[str, ...] = ()
+) -> tuple[tuple[str, ...], dict[str, float]]:
+    """Return the layers in forward order, and what the backward of each takes.
+
+    The order is the opposite of that in which their gradients are complete, if it is not given.
+    """
+    when = dict(zip(observer.parameters, ready, strict=True))
+    ends = {layer: np.nanmax([when[n] for n in names]) for layer, names in used.items()}
+    backward = order[::-1] or tuple(sorted(ends, key=ends.__getitem__))
+    reached = np.maximum.accumulate([0.0, *(ends[layer] for layer in backward)])
+    return backward[::-1], dict(zip(backward, np.diff(reached), strict=True))
+
+
+def no_parameter() -> CommschedError:
+    """Say that there is nothing to train."""
+    return CommschedError("the model trains no parameter")
+
+
+def _net(
+    observer: Observer, comm: MPI.Intracomm, name: str, on: Measured, some_unused: bool
+) -> Net:
+    ready = over_ranks(observer.median_ready(), comm)
+    forward = over_ranks(observer.median_forward(), comm)
+    used = used_parameters(observer, ready, some_unused)
+    order, spent = chained(observer, ready, used)
+    seconds = dict(zip(observer.owners, forward, strict=True))
+    layers = [
+        Layer(
+            name=layer,
+            after=order[place - 1 : place] if place else (),
+            forward=float(seconds[layer]),
+            backward=float(spent[layer]),
+            activation=float(observer.activation[layer]),
+            output=float(observer.output[layer]),
+            tensors=tuple(tensor_of(observer, n) for n in used[layer]),
+        )
+        for place, layer in enumerate(order)
+    ]
+    if not layers:
+        raise no_parameter()
+    data, update = over_ranks(observer.median_outside(), comm)
+    return Net(
+        name=name,
+        layers=tuple(layers),
+        batch=on.batch,
+        measured=on,
+        optimizer=float(update),
+        data=float(data),
+        source=on.source,
+    )
+
+
+def tensor_of(observer: Observer, name: str) -> Tensor:
+    """Return a parameter as a net states it: the rows that batches hit, its gradients' decay."""
+    parameter, hit = observer.parameters[name], observer.rows.get(name)
+    law, lists = DENSE, False
+    if hit:
+        law, sparse = fit_rows(hit), {id(p) for p in sparse_embeddings(observer.model)}
+        lists = law.law == "zipf" and id(parameter) in sparse
+    return Tensor(
+        name=name,
+        shape=shape_of(parameter),
+        dtype=DTYPES[parameter.dtype],
+        sparsity=law,
+        lists=lists,
+        decay=observer.decay.get(name, 0.0),
+    )
