@@ -35,6 +35,9 @@ def measure(net: Net, parameters: Mapping[str, Any]) -> Array:
     }
     spent = np.zeros((STEPS, 2, len(given)))
     place = {name: at for at, name in enumerate(net.tensors)}
+    for parameter in given.values():
+        if parameter.grad is not None:  # of a loss that grew beyond all bounds
+            _values(parameter.grad.detach()).nan_to_num_()
     with Exchanger(plan, MPI.COMM_SELF) as exchanger, torch.no_grad():
         for step in spent:
             for name, parameter in given.items():
@@ -50,6 +53,10 @@ def measure(net: Net, parameters: Mapping[str, Any]) -> Array:
                 step[1, place[name]] = time.thread_time() - begun
     median: Array = np.median(spent[1:], axis=0)
     return median
+
+
+def _values(gradient: Any) -> Any:
+    return gradient if gradient.layout is torch.strided else gradient._values()
 
 
 def added(net: Net, spent: Array) -> Net:
