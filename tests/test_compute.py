@@ -263,7 +263,7 @@ def test_any_numbers_scale_or_are_refused_in_one_sentence(values: list[float]) -
 
 
 def test_measured_update_and_data_are_part_of_a_step_on_the_measured_device(capsys, tmp_path):
-    net = replace(one_layer(1e9, 1e6), optimizer=4e-3, data=8e-3)
+    net = replace(one_layer(1e9, 1e6), optimizer=4e-3, data=8e-3, apply=0.0)
     tensor = Tensor(name="w", shape=(100,))
     net = replace(net, layers=(replace(net.layers[0], tensors=(tensor,)),))
     path, plan = str(tmp_path / "net.json"), str(tmp_path / "plan.json")
@@ -277,5 +277,10 @@ def test_measured_update_and_data_are_part_of_a_step_on_the_measured_device(caps
     assert said["iteration_median_seconds"] == pytest.approx(15e-3, rel=0.1)  # p3 has a jitter
     wide = fitted(net, device(125e12, 1800e9), "scaled")
     assert (wide.optimizer, wide.data) == (2e-3, 8e-3)  # memory is twice as fast; data is not
-    assert fitted(net, device(125e12, 1800e9), "modelled").optimizer is None
+    assert replace(wide, apply=None) == fitted(
+        replace(net, apply=None), device(125e12, 1800e9), "scaled"
+    )
+    assert fitted(replace(net, apply=2e-3), device(125e12, 1800e9), "scaled").apply == 1e-3
+    modelled = fitted(replace(net, apply=2e-3), device(125e12, 1800e9), "modelled")
+    assert (modelled.optimizer, modelled.apply) == (None, 0.0)
     assert net.scaled(0.5, 4.0).optimizer == net.scaled(0.5, 4.0).data / 2 == 8e-3

@@ -45,9 +45,15 @@ def nets(draw: st.DrawFn) -> Net:
                 tensors=tuple(tensors),
             )
         )
-    update = draw(st.none() | SECONDS)
-    made = tuple(layers)
-    return Net(name="random", layers=made, optimizer=update, data=draw(SECONDS), source="test")
+    update, apply = (draw(st.none() | SECONDS) for _ in range(2))
+    return Net(
+        name="random",
+        layers=tuple(layers),
+        optimizer=update,
+        apply=apply,
+        data=draw(SECONDS),
+        source="test",
+    )
 
 
 def cut(problem: Problem, draw: st.DataObject) -> Candidate:

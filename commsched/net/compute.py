@@ -102,7 +102,8 @@ def _modelled(net: Net, device: Device) -> Net:
             " model needs; use --compute measured"
         )
     layers = tuple(replace(layer, forward=None, backward=None) for layer in net.layers)
-    bare = replace(net, layers=layers, optimizer=None)
+    apply = None if net.apply is None else 0.0  # for this device unknown
+    bare = replace(net, layers=layers, optimizer=None, apply=apply)
     return _with(bare, Fit(choice="modelled", device=device.name))
 
 
@@ -135,10 +136,11 @@ def _scaled(net: Net, device: Device, insists: bool) -> Net:
         return _with(net, Fit(choice="measured", device=device.name, warning=slow))
     through = near.device if isinstance(near, Published) else ""
     fit = Fit(choice="scaled", device=device.name, factor=factor, through=through)
-    optimizer = net.optimizer
-    if optimizer is not None:  # bound by memory
-        optimizer *= _ratio(measured, measured, device, device.precision)(0.0, 1.0)
-    return _with(replace(net, layers=layers, optimizer=optimizer), fit)
+    memory = _ratio(measured, measured, device, device.precision)(0.0, 1.0)  # bounds the update
+    optimizer, apply = (
+        None if seconds is None else seconds * memory for seconds in (net.optimizer, net.apply)
+    )
+    return _with(replace(net, layers=layers, optimizer=optimizer, apply=apply), fit)
 
 
 Ratio = Callable[[float, float], float]

@@ -182,6 +182,9 @@ class Net:
     measured: Measured | None = None  # where the layers' seconds were measured
     compute: Fit | None = None  # how they were made for a machine's device; None: as measured
     optimizer: Seconds | None = None  # of a step's whole update, measured
+    # Measured: of putting all sums back, before one update of everything. None: the update is done
+    # bucket by bucket.
+    apply: Seconds | None = None
     data: Seconds = 0.0  # before a step's first layer: its batch, and what is between two steps
     tensor: Annotated[int, POSITIVE] = 1  # ranks that share its cut layers; it is the part of one
     sequence: Annotated[int, POSITIVE] = 1  # of `tensor`, that share the tokens of other layers
@@ -253,6 +256,7 @@ class Net:
             self,
             layers=tuple(layer.scaled(scale, work) for layer in self.layers),
             optimizer=None if self.optimizer is None else self.optimizer * work,
+            apply=None if self.apply is None else self.apply * work,
             data=self.data * work,
         )
 
@@ -284,13 +288,14 @@ class Net:
         return forward, backward
 
     def update_seconds(self, numel: float, traffic: float, device: Device) -> float:
-        """Seconds to update `numel` elements: their share of the measured seconds.
+        """Seconds to put back and update `numel` elements: their share of the measured seconds.
 
-        If nothing was measured, each element moves `traffic` B in memory.
+        If no update was measured, each element moves `traffic` B in memory.
         """
+        share = numel / max(self.numel, 1)
         if self.optimizer is None:
-            return numel * traffic / device.bandwidth
-        return self.optimizer * numel / max(self.numel, 1)
+            return numel * traffic / device.bandwidth + (self.apply or 0.0) * share
+        return (self.optimizer + (self.apply or 0.0)) * share
 
 
 def _check_unique(kind: str, names: Iterable[str]) -> None:

@@ -95,13 +95,15 @@ class StepClock:
 
     forward: tuple[float, ...]  # s per layer
     backward: tuple[float, ...]  # s per layer
-    apply: float  # s per element
+    apply: float  # s per element, put back and updated
     overlap: float  # share of a transfer that progresses under compute
     on_cores: bool = False  # whether the ranks' cores compute the layers
     capacity: float = inf  # cores that the tasks of a rank share
     busy: float = 0.0  # cores that an exchange keeps busy on each rank
     handover: float = 0.0  # s, mean until a thread takes up what another one has made ready
     slowest: float = 0.0  # s, mean until the last rank's thread has done so
+    early: float = 1.0  # share of `apply` that is done by bucket, if all are at the step's end
+    update: float = 0.0  # s, the rest of it, after the last bucket
 
     @classmethod
     def of(cls, request: Request) -> "StepClock":
@@ -110,10 +112,13 @@ class StepClock:
         pairs = [net.seconds(layer, machine.device) for layer in net.layers]
         settings = {**STRATEGIES["sync"].defaults, **request.params}
         traffic = OPTIMIZERS.get(str(settings["optimizer"]), (0, 0))[1]
+        apply = net.update_seconds(1.0, traffic, machine.device)
+        at_once = net.apply is not None and apply > 0.0
+        early = (net.apply or 0.0) / (apply * net.numel) if at_once else 1.0
         return cls(
             forward=tuple(pair[0] for pair in pairs),
             backward=tuple(pair[1] for pair in pairs),
-            apply=net.update_seconds(1.0, traffic, machine.device),
+            apply=apply,
             overlap=machine.overlap,
             on_cores=net.occupies_cores,
             capacity=float(capacities(machine).min()),
@@ -121,6 +126,8 @@ class StepClock:
             handover=machine.handover,
             # The mean of the largest of n exponential numbers is their n-th harmonic number.
             slowest=machine.handover * sum(1 / k for k in range(1, machine.size + 1)),
+            early=early,
+            update=(1.0 - early) * apply * net.numel,
         )
 
     def floor(self, numel: int) -> float:

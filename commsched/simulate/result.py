@@ -109,10 +109,10 @@ class Prediction:
     @property
     def _within(self) -> dict[str, str]:
         """Say where the seconds are that a training of PyTorch measures as spans of their own."""
-        found = {}
-        if any(p.op.kind is Kind.APPLY for p in self.placed):
+        found, own = {}, {p.op.name for p in self.placed}
+        if "optimizer" not in own and any(p.op.kind is Kind.APPLY for p in self.placed):
             found["optimizer"] = "the apply of the launches"
-        if self.plan.net.data:
+        if "data" not in own and self.plan.net.data:
             found["data"] = f"the forward of {self.plan.net.layers[0].name}"
         return found
 

@@ -1,6 +1,7 @@
 """Synchronous data parallelism: every gradient is summed over all ranks before it is applied."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from commsched.program.strategy import Memory, Strategy
 
 ROOT = 0  # the rank whose parameters are broadcast
 REFRESH = "refresh"  # purpose of the launches that broadcast
+DATA, UPDATE = "data", "optimizer"  # as a PyTorch training names its spans
 
 
 class SyncStep(NamedTuple):
@@ -38,7 +40,8 @@ class SyncStep(NamedTuple):
 class Sync(Strategy):
     """Forward, backward, an exchange per bucket once it is ready, apply.
 
-    overlap "backward": all buckets are applied at the end of the step. "forward": a bucket is
+    overlap "backward": all buckets are applied at the end of the step; if the net states `apply`,
+    they are put back then, and one update follows the last, as in PyTorch. "forward": a bucket is
     applied just before the first layer of the next step that reads it, so that late exchanges
     hide under the next forward pass (Peng et al., "ByteScheduler", SOSP 2019).
 
@@ -137,11 +140,17 @@ def _ops(plan: Plan, optimizer: Param, now: SyncStep, root: bool) -> tuple[Op, .
     after: tuple[After, ...] = ()
     if now.refreshed and not root:
         after = (After(_refresh(plan, root, None)[-1].name, 1),)
+    apart = now.early and plan.net.apply is not None
+    if apart and plan.net.data:
+        ops.append(_own(DATA, plan.net.data, after))
+        after = ()
     for layer in plan.net.layers:
         used = [i for i in waiting if layer.name in readers[i]]
         waiting = [i for i in waiting if i not in used]
         ops += [_apply(plan, i, optimizer, steps_back=1) for i in used]
-        ops.append(compute(plan, layer, False, after))
+        forward = compute(plan, layer, False, after)
+        first = apart and layer is plan.net.layers[0]
+        ops.append(replace(forward, seconds=forward.seconds - plan.net.data * first))
         after = ()
     for layer in reversed(plan.net.layers):
         ops.append(compute(plan, layer, True))
@@ -149,7 +158,7 @@ def _ops(plan: Plan, optimizer: Param, now: SyncStep, root: bool) -> tuple[Op, .
     for i in sorted(summed, key=lambda i: plan.launches[i].priority):
         ops += _exchange(plan, i)
     if now.early:
-        ops += [_apply(plan, i, optimizer, steps_back=0) for i in summed]
+        ops += _applied(plan, [_apply(plan, i, optimizer, steps_back=0) for i in summed])
     if now.refreshes:
         ops += _refresh(plan, root, ops[-1])
     return tuple(ops)
@@ -223,6 +232,21 @@ def _check_later(plan: Plan) -> None:
 def _apply(plan: Plan, index: int, optimizer: Param, steps_back: int) -> Op:
     after = After(_exchange(plan, index)[-1].name, steps_back)
     return apply_op(plan, index, update_traffic(optimizer), after)
+
+
+def _applied(plan: Plan, apply: list[Op]) -> list[Op]:
+    """Apply bucket by bucket, or put the buckets back and update everything at once."""
+    whole = sum(op.seconds for op in apply)
+    if plan.net.apply is None or not whole:
+        return apply
+    share = plan.net.apply / whole
+    put = [replace(op, seconds=op.seconds * share) for op in apply]
+    return [*put, _own(UPDATE, whole - plan.net.apply, (After(put[-1].name),))]
+
+
+def _own(name: str, seconds: float, after: tuple[After, ...]) -> Op:
+    """Build an operation of no layer."""
+    return Op(kind=Kind.COMPUTE, name=name, stream="compute", after=after, seconds=seconds)
 
 
 def _exchange(plan: Plan, index: int) -> list[Op]:

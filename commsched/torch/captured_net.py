@@ -173,6 +173,7 @@ def _net(
         batch=on.batch,
         measured=on,
         optimizer=float(update),
+        apply=0.0,
         data=float(data),
         source=on.source,
     )

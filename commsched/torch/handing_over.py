@@ -60,7 +60,7 @@ def _values(gradient: Any) -> Any:
 
 
 def added(net: Net, spent: Array) -> Net:
-    """Add what `measure` returns: to the backward of each layer, and to the update."""
+    """Add what `measure` returns: to the backward of each layer, and before the update."""
     hands = dict(zip(net.tensors, spent[0].tolist(), strict=True))
     before, after = float(spent[0].sum()), float(spent[1].sum())
 
@@ -72,7 +72,6 @@ def added(net: Net, spent: Array) -> Net:
     return replace(
         net,
         layers=tuple(later(layer) for layer in net.layers),
-        optimizer=(net.optimizer or 0.0) + after,
-        source=f"{net.source}; backward has {units.seconds(before)} of handing gradients over,"
-        f" optimizer {units.seconds(after)} of putting means back",
+        apply=after,
+        source=f"{net.source}; backward has {units.seconds(before)} of handing gradients over",
     )

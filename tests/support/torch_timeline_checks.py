@@ -59,6 +59,31 @@ def a_timeline_has_the_passes_of_the_layers_data_and_optimizer():
     found = compare(simulate(plan, 4).timeline(), t)
     assert found.only_predicted == ()
     assert set(found.only_measured) == {"data", "optimizer"}
+    assert dict(found.within) == {
+        "data": "the forward of 0",
+        "optimizer": "the apply of the launches",
+    }
+    del held
+
+
+@check
+def a_prediction_without_overlap_has_the_operations_of_a_training():
+    """Means are put back bucket by bucket, then one update follows."""
+    path, held = folder()
+    model = make("mlp")
+    made = planned(captured("mlp", model))
+    plan = replace(made, params={**made.params, "overlap": "backward"})
+    with attach(model, plan, timeline=path / "measured.json") as sync:
+        train("mlp", with_sync(sync), 4, model)
+    WORLD.Barrier()
+    found = compare(simulate(plan, 4).timeline(), timeline_file.read(path / "measured.json"))
+    WORLD.Barrier()
+    assert found.only_predicted == found.only_measured == found.within == ()
+    predicted = {o.name: o.seconds.predicted for o in found.operations}
+    put = sum(seconds for name, seconds in predicted.items() if name.endswith("/apply"))
+    assert abs(put - plan.net.apply) < 1e-9
+    assert abs(predicted["optimizer"] - plan.net.optimizer) < 1e-9
+    assert abs(predicted["data"] - plan.net.data) < 1e-9
     del held
 
 

@@ -88,15 +88,15 @@ class Evaluator:
 
     def _last(self, rows: PricedRows, index: Ints, ends: Floats, late: bool) -> Floats:
         """(c,) s of candidates whose launches end at `ends`, of which the buckets are `index`."""
-        apply = rows.apply.take(index)
-        total = apply.sum(axis=0)
+        apply, forward = rows.apply.take(index), self._forward
         if late:
             tails = self._tails(rows.after.take(index), apply)
         else:
-            tails = np.cumsum(apply[::-1], axis=0)[::-1] + self._forward
+            apply, forward = apply * self.clock.early, forward + self.clock.update
+            tails = np.cumsum(apply[::-1], axis=0)[::-1] + forward
         ends += tails
         found: Floats = np.maximum(
-            ends.max(axis=0, initial=0.0), self._backward + self._forward + total
+            ends.max(axis=0, initial=0.0), self._backward + forward + apply.sum(axis=0)
         )
         return found
 
@@ -144,7 +144,8 @@ class Evaluator:
         self, rows: PricedRows, ends: Sequence[float], late: bool
     ) -> Iterator[tuple[float, float]]:
         """Start and end of what a rank computes in a step of one candidate."""
-        apply, now = rows.apply.tolist(), self._backward
+        share, now = 1.0 if late else self.clock.early, self._backward
+        apply = (rows.apply * share).tolist()
         yield 0.0, now
         first: dict[int, list[int]] = {}  # layer -> launches that are applied before its forward
         for k, layer in enumerate(rows.after[: len(ends)].tolist()):
@@ -154,6 +155,8 @@ class Evaluator:
                 start = max(now, ends[k])
                 now = start + apply[k]
                 yield start, now
+            if not (late or layer):
+                forward += self.clock.update
             yield now, now + forward
             now += forward
 
@@ -190,7 +193,7 @@ class Evaluator:
                 compute = clocks.free["compute"]
                 clocks.free["compute"] = np.where(
                     index[k] < len(rows.ready) - 1,
-                    np.maximum(compute, ends[k]) + rows.apply.take(index[k]),
+                    np.maximum(compute, ends[k]) + rows.apply.take(index[k]) * clock.early,
                     compute,
                 )
         return ends
