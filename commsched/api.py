@@ -63,7 +63,7 @@ PLURALS = {
     "bandwidths": "bandwidth",
     "densities": "density",
 }
-GIVEN = ("net", "machine", "lossy")  # by arguments of their own
+GIVEN = ("net", "machine", "lossy", "messages", "coded")  # by arguments of their own
 COLUMNS = ("plan", "iteration", "speed-up", "exposed", "sent per rank", "memory", "methods")
 
 
@@ -331,7 +331,9 @@ def _request(
     on = (machine if isinstance(machine, Machine) else Machine(machine)).model
     model = on_machine(net.model, on, compute)
     more = arguments_of(Request, "a plan", more, GIVEN)
-    return only(Request(net=model, machine=on, lossy=_words(allow), **more), _words(method))
+    lossy = _words(allow)
+    request = Request(net=model, machine=on, lossy=lossy, messages=lossy, **more)
+    return only(request, _words(method))
 
 
 @python_words()

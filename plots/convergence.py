@@ -15,7 +15,7 @@ from commsched.lab.convergence.figure import draw
 from commsched.lab.convergence.lessons import lessons_of
 
 HERE = Path(__file__).resolve().parent
-TABLES = ("digits", "deep", "text")
+TABLES = ("digits", "deep", "messages", "text")
 
 
 def main() -> None:

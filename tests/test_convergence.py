@@ -49,6 +49,13 @@ def test_every_strategy_with_stages_has_a_case_where_the_net_can_be_cut(table):
     assert staged <= {case.strategy for case in cases(table)}
 
 
+def test_messages_are_trained_with_every_codec_that_they_may_have():
+    from commsched.program.message_coding import MESSAGES
+
+    coded = [case.params["messages"] for case in cases("messages") if case.strategy == "1f1b"]
+    assert coded == list(MESSAGES.allowed)
+
+
 def test_top_k_of_the_table_sends_as_much_as_the_spectrum():
     """What the paper holds its method against: the same bytes."""
     from commsched.simulate.engine import simulate

@@ -26,7 +26,7 @@ MACHINE = "machine.json"
 
 
 OPTIONS = (
-    ListOption("--table", None, "digits, deep or text; default: all"),
+    ListOption("--table", None, "digits, deep, messages or text; default: all"),
     ListOption("--case", None, "case of a table; default: all"),
     Option("--folder", "DIR", "folder of the tables", Path, FOLDER),
     Option("--time-limit", "TIME", "stop after it; --timed ends the run under way", SECONDS),

@@ -41,7 +41,7 @@ def lines(choice: Choice, every: bool) -> list[str]:
 def _row(choice: Choice, one: Row) -> tuple[str, ...]:
     times = one.times
     return (
-        one.candidate.words,
+        one.told.words,
         seconds(one.time),
         seconds(times.exposed),
         seconds(times.bubble) if times.bubble else "-",
@@ -77,7 +77,7 @@ def _data(choice: Choice, one: Row) -> dict[str, Any]:
     times = one.times
     return {
         "strategy": one.candidate.strategy,
-        "params": one.candidate.params,
+        "params": one.told.params,
         "time_seconds": one.time,
         "step_seconds": one.time * one.batches / one.plan.machine.size,
         "batches": one.batches,

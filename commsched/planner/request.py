@@ -22,6 +22,8 @@ class Request:
     strategy: str = "sync"
     params: Mapping[str, Param] = field(default_factory=dict)
     lossy: tuple[str, ...] = ()  # lossy codecs and methods that may be used; lossless ones always
+    messages: tuple[str, ...] = ()  # lossy codecs that messages of pipelines may have
+    coded: Callable[[Plan], bool] | None = None  # whether a plan may have those of its parameters
     max_error: float | None = None  # that a lossy method may leave in a step; None: any
     small: bool = False  # with max_error: biases, norms and small tensors may lose something too
     recorded: Recorded | None = None  # gradients to measure errors on; None: drawn ones

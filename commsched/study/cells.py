@@ -90,6 +90,7 @@ class Cell:
             strategy=strategy,
             params=params,
             lossy=_parts(self.allow),
+            messages=_parts(self.allow),
         )
         return only(request, _parts(self.method))
 

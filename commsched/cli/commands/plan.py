@@ -184,6 +184,7 @@ def request(args: argparse.Namespace) -> Request:
         strategy=args.strategy,
         params=params,
         lossy=lossy,
+        messages=lossy,
         lossless=args.lossless,
         max_error=args.max_error,
         small=args.allow_small,

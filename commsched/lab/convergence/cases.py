@@ -14,6 +14,7 @@ from commsched.planner.fixed_method import given
 from commsched.planner.make_plan import make_plan
 from commsched.planner.method_schedule import scheduled
 from commsched.planner.request import Request
+from commsched.program.message_coding import AS_THEY_ARE, NAMES
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import PipelineStrategy
 from commsched.train.profile import profile_net
@@ -50,6 +51,8 @@ TABLES = {
     "digits": CaseNet(name="mlp:64:2", period=22, periods=10, folds=5, rate=0.05),
     # As many layers as a pipeline of four stages needs.
     "deep": CaseNet(name="mlp:64:7", period=22, periods=10, folds=5, rate=0.03, stages=4),
+    # As few layers as four stages need: three cuts, at the digits' rate.
+    "messages": CaseNet(name="mlp:64:3", period=22, periods=10, folds=5, rate=0.05, stages=4),
     # A rank reads 24 words in a step, about 1 % of the rows of its embedding.
     "text": CaseNet(
         name="words:8:2000",
@@ -153,10 +156,26 @@ def cases(table: str) -> Iterator[Case]:
     """
     ratios = ("fft", *OWN.get(table, ()))
     yield Case(name=DENSE, family=DENSE, method="ring+dense", ratios=ratios)
+    stages = TABLES[table].stages
+    if table == "messages":
+        yield from _coded(stages)
+        return
     if table != "deep":
         yield from _flat(table)
-    if stages := TABLES[table].stages:
+    if stages:
         yield from _pipelines(stages)
+
+
+def _coded(stages: int) -> Iterator[Case]:
+    """Yield a pipeline with messages as they are, and with every codec that they may have."""
+    for codec in (AS_THEY_ARE, *NAMES):
+        yield Case(
+            name=f"1f1b-{codec}",
+            family="coded messages",
+            strategy="1f1b",
+            method="ring+dense",
+            params={"stages": stages, "microbatches": 2 * stages, "messages": codec},
+        )
 
 
 def _flat(table: str) -> Iterator[Case]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from commsched.errors import CommschedError
 from commsched.planner.auto.candidates import Candidate, LeftOut, candidates, larger
+from commsched.planner.auto.learning import may_be_chosen
 from commsched.planner.auto.rows import Row, bare, request_of, risky, row
 from commsched.planner.frames.pipelines import staged
 from commsched.planner.limits.memory import needed
@@ -55,7 +56,8 @@ def choose(
 ) -> Choice:
     """Plan all candidates within the memory; the winner is the least time of the legal rows."""
     limit = request.memory or request.machine.device.memory
-    search = _Search(replace(request, report=None), planner, limit, lost, unmeasured, say)
+    wanted = replace(request, report=None, coded=may_be_chosen(lost, unmeasured))
+    search = _Search(wanted, planner, limit, lost, unmeasured, say)
     search.run()
     rows = sorted(search.rows, key=lambda one: one.time)
     legal = [one for one in rows if not one.refused]
@@ -182,5 +184,5 @@ def _nothing(
         best = min(measured, key=lambda one: one.learning.lost or 0.0)
         near = f"--max-lost {best.learning.lost:g}"
     return CommschedError(
-        f"no plan may be chosen: {best.candidate.words} {best.refused}; nearest: {near}"
+        f"no plan may be chosen: {best.told.words} {best.refused}; nearest: {near}"
     )

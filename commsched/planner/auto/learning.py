@@ -1,5 +1,6 @@
 """What a plan costs in learning, as the convergence tables of this project measured it."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Annotated, NamedTuple
 
@@ -76,7 +77,8 @@ def cost(plan: Plan) -> Cost:
     params = decisive(plan.strategy, strategy.settings(plan))
     if strategy.exact:
         if params != decisive(plan.strategy, dict(strategy.defaults)):
-            return Cost(None, f"{NOT_MEASURED} with {_shown(params)}")
+            same = _worst(plan.strategy, params, codecs)
+            return same if same.lost is not None else Cost(None, f"{same} with {_shown(params)}")
         if not codecs:
             return Cost(0.0, "none: the sums of one process")
         found = [_worst(DENSE, None, (codec,)) for codec in codecs]
@@ -84,9 +86,24 @@ def cost(plan: Plan) -> Cost:
     return _worst(plan.strategy, params, codecs)
 
 
+def may_be_chosen(lost: float, unmeasured: bool) -> Callable[[Plan], bool]:
+    """Return a test of plans: they lose at most `lost`, or it is not known and that is allowed."""
+
+    def test(plan: Plan) -> bool:
+        found = cost(plan).lost
+        return unmeasured if found is None else found <= lost
+
+    return test
+
+
+def _alike(one: str, other: str) -> bool:
+    """Tell whether strategies with equal parameters learn alike: they are one, or both exact."""
+    return one == other or (STRATEGIES[one].exact and STRATEGIES[other].exact)
+
+
 def _worst(strategy: str, params: dict[str, Param] | None, codecs: tuple[str, ...]) -> Cost:
     """Return the worst lesson of a strategy with these parameters and codecs."""
-    known = [x for x in lessons() if x.strategy == strategy and set(codecs) <= set(x.codecs)]
+    known = [x for x in lessons() if _alike(x.strategy, strategy) and set(codecs) <= set(x.codecs)]
     same = [x for x in known if params is None or x.params == params]
     if same:
         worst = max(same, key=lambda one: one.lost)

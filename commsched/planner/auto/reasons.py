@@ -37,7 +37,7 @@ def _won(choice: Choice) -> Iterator[str]:
     legal = sum(not one.refused for one in choice.rows)
     first = choice.winner
     yield (
-        f"{first.candidate.words} takes the least time of {count(legal, 'plan')} that may be"
+        f"{first.told.words} takes the least time of {count(legal, 'plan')} that may be"
         f" chosen: {seconds(first.time)}"
     )
 
@@ -50,10 +50,10 @@ def _lost(choice: Choice) -> Iterator[str]:
         return
     more = second.time - first.time
     if more <= SAME * first.time:
-        yield f"{second.candidate.words} takes as long, {seconds(second.time)}"
+        yield f"{second.told.words} takes as long, {seconds(second.time)}"
         return
     yield (
-        f"{second.candidate.words} is the runner-up with {seconds(second.time)},"
+        f"{second.told.words} is the runner-up with {seconds(second.time)},"
         f" {more / first.time:.1%} more: {_difference(second, first)}"
     )
 
@@ -79,7 +79,7 @@ def _faster(choice: Choice) -> Iterator[str]:
     for one in choice.best:
         if one.refused and one.time < choice.winner.time:
             yield (
-                f"{one.candidate.words} would take {seconds(one.time)}, but {one.refused}"
+                f"{one.told.words} would take {seconds(one.time)}, but {one.refused}"
                 f" ({one.learning})"
             )
 
@@ -92,6 +92,6 @@ def _risk(choice: Choice) -> Iterator[str]:
     slow, other = first.time * (1 + first.risk), second.time * (1 + second.risk)
     verdict = "stays first" if slow <= other else "falls behind the runner-up"
     yield (
-        f"with links at {SHARE:.0%} of their rates {first.candidate.words} {verdict}:"
+        f"with links at {SHARE:.0%} of their rates {first.told.words} {verdict}:"
         f" {seconds(slow)} against {seconds(other)}"
     )

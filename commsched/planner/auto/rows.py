@@ -10,8 +10,10 @@ from commsched.planner.auto.candidates import Candidate
 from commsched.planner.auto.learning import NOT_MEASURED, Cost, cost, lossy_codecs
 from commsched.planner.families import NO_PLAN, plan_with_verdict
 from commsched.planner.limits.memory import needed, refusal
+from commsched.planner.message_codecs import KEY
 from commsched.planner.registry import FRAMES
 from commsched.planner.request import Request
+from commsched.program.message_coding import AS_THEY_ARE
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import STEPS, simulate
 from commsched.timeline.totals import median
@@ -54,6 +56,14 @@ class Row:
     risk: float | None = None  # share that the time grows by with slower links; None: not computed
 
     @property
+    def told(self) -> Candidate:
+        """Return the candidate with the codec of messages, if one was chosen for its plan."""
+        name = str(self.plan.params.get(KEY, AS_THEY_ARE))
+        if KEY in self.candidate.params or name == AS_THEY_ARE:
+            return self.candidate
+        return self.candidate._replace(params={**self.candidate.params, KEY: name})
+
+    @property
     def time(self) -> float:
         """Seconds in which all ranks together compute as many batches as there are ranks."""
         return self.times.step
@@ -66,7 +76,7 @@ def request_of(request: Request, candidate: Candidate, limit: float) -> Request:
     )
     if request.max_error is None or candidate.strategy not in FRAMES:
         return found
-    return replace(found, max_error=None, small=False, recorded=None, lossy=())
+    return replace(found, max_error=None, small=False, recorded=None, lossy=(), messages=())
 
 
 def bare(request: Request) -> Plan:

@@ -12,10 +12,10 @@ from commsched.net.bucket import BucketSpec
 from commsched.net.graph import Net
 from commsched.plan.model import Launch, Param, Plan, Reason
 from commsched.planner.launches import filled_buckets, ready_after
+from commsched.planner.message_codecs import timed, with_codec
 from commsched.planner.planners.greedy import cheapest, useful
 from commsched.planner.registry import FRAMES, Planner
 from commsched.planner.request import Request
-from commsched.planner.search.timing import iteration
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import PipelineStrategy, Stage, grid, is_head
 from commsched.units import nbytes
@@ -39,12 +39,11 @@ def pipelined(request: Request, planner: Planner) -> Plan:
     for stage in grid(plan, plan.params):
         buckets = stage_buckets(request, plan, stage)
         launches += [with_method(request, strategy, plan, each, known) for each in buckets]
-    plan = replace(plan, launches=tuple(launches))
-    return replace(plan, iteration=iteration(plan))
+    return timed(request, replace(plan, launches=tuple(launches)))
 
 
 def staged(request: Request, strategy: PipelineStrategy) -> Plan:
-    """A plan without launches, of as many stages as wanted, or as fit."""
+    """A plan without launches, of as many stages as wanted, or as fit; messages are coded."""
     given = STRATEGIES[request.strategy].settings(_plan(request, request.net, request.params))
     layers = sum(not is_head(layer.name) for layer in request.net.layers)
     size = request.machine.size
@@ -63,7 +62,7 @@ def staged(request: Request, strategy: PipelineStrategy) -> Plan:
         plan = _plan(request, net, params)
         needs.append(STRATEGIES[request.strategy].memory(plan).total)
         if len(counts) == 1 or needs[-1] <= limit:
-            return plan
+            return with_codec(request, plan)
     raise CommschedError(
         f"strategy {request.strategy!r}: with {counts[-1]} stages a rank needs"
         f" {nbytes(needs[-1])}, and {nbytes(limit)} are allowed; more stages are not possible on"

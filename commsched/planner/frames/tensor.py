@@ -15,10 +15,10 @@ from commsched.plan.model import Launch, Param, Plan
 from commsched.planner.frames.pipelines import Known, chosen, possible, stage_buckets, with_method
 from commsched.planner.frames.zero import gathered
 from commsched.planner.limits.memory import enough
+from commsched.planner.message_codecs import timed, with_codec
 from commsched.planner.planners.greedy import cheapest
 from commsched.planner.registry import FRAMES, Planner
 from commsched.planner.request import Request
-from commsched.planner.search.timing import iteration
 from commsched.program.gradient_teams import gradient_teams
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import PipelineStrategy, Stage, grid
@@ -46,8 +46,7 @@ def gridded(request: Request, planner: Planner) -> Plan:
                 found += _sharded(request, plan, bucket, costs)
             else:
                 found.append(with_method(request, strategy, plan, bucket, known))
-    plan = replace(plan, launches=tuple(found))
-    return replace(plan, iteration=iteration(plan))
+    return timed(request, replace(plan, launches=tuple(found)))
 
 
 def _degrees(request: Request, strategy: PipelineStrategy) -> Plan:
@@ -71,9 +70,9 @@ def _degrees(request: Request, strategy: PipelineStrategy) -> Plan:
         made = replace(plan, net=net, params=params)
         needs.append(STRATEGIES[request.strategy].memory(made).total)
         if needs[-1] <= limit:
-            return made
+            return with_codec(request, made)
     if request.memory is None and len(counts) == 1:
-        return made  # `plan` warns of it
+        return with_codec(request, made)  # `plan` warns of its memory
     raise CommschedError(_too_much(made, needs[-1], limit, request))
 
 

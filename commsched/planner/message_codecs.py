@@ -1,0 +1,74 @@
+"""The codec of a pipeline's messages: chosen where a request leaves it open and allows losses."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from commsched.coding.registry import CODECS
+from commsched.cost.pattern import Places
+from commsched.exchange.registry import lossy_name
+from commsched.plan.model import Plan
+from commsched.planner.reasons.verdict import NOTHING
+from commsched.planner.request import Request
+from commsched.planner.search.timing import iteration
+from commsched.program.message_coding import AS_THEY_ARE, NAMES, coding_of
+from commsched.program.stages import Stage, grid
+from commsched.schedule.rounds import Round
+
+KEY = "messages"  # the parameter of pipelines
+
+
+def with_codec(request: Request, plan: Plan) -> Plan:
+    """Give a plan without launches the codec whose messages are on the way for the least time.
+
+    That is the time to encode, to send and to decode a microbatch's messages, over all cuts and
+    both ways; messages as they are count, too, and are taken unless a codec needs less.
+    """
+    found = [plan, *_allowed(request, plan)]
+    if len(found) == 1:
+        return plan
+    stages = grid(plan, plan.params)
+    return min(found, key=lambda each: _on_the_way(each, stages))
+
+
+def timed(request: Request, plan: Plan) -> Plan:
+    """Return a plan with its iteration; messages that were coded in vain stay as they are."""
+    plan = replace(plan, iteration=iteration(plan))
+    if KEY in request.params or plan.params.get(KEY, AS_THEY_ARE) == AS_THEY_ARE:
+        return plan
+    plain = _coded(plan, AS_THEY_ARE)
+    plain = replace(plain, iteration=iteration(plain))
+    helps = plan.iteration * (1 + NOTHING) < plain.iteration
+    return plan if helps else plain
+
+
+def _coded(plan: Plan, name: str) -> Plan:
+    return replace(plan, params={**plan.params, KEY: name})
+
+
+def _allowed(request: Request, plan: Plan) -> Iterator[Plan]:
+    """Yield the plan with each lossy codec that its messages may have."""
+    if KEY in request.params or KEY not in plan.params:
+        return
+    wanted = {lossy_name(name) for name in request.messages}
+    for name in NAMES:
+        each = _coded(plan, name)
+        if CODECS[name].name in wanted and (request.coded is None or request.coded(each)):
+            yield each
+
+
+def _on_the_way(plan: Plan, stages: tuple[Stage, ...]) -> float:
+    """Seconds from stage to stage of a microbatch, without what all codecs take alike."""
+    coding, places = coding_of(plan), Places.of(plan.machine, plan.machine.everyone)
+    found = 0.0
+    for before, after in pairwise(stages):
+        coded = coding.of(before.output)
+        for ends in ((before, after), (after, before)):
+            src, dst = (np.array(stage.ranks, np.int64) for stage in ends)
+            first = np.zeros(len(src), np.int64)
+            wire = places.pattern(Round(src, dst, first, first + 1, False, 1)).wire
+            sent = wire.port(np.full(len(src), float(coded.nbytes)))
+            found += coded.encode + float(sent.max()) + coded.decode
+    return found
