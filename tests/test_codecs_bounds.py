@@ -54,10 +54,11 @@ def levels(width, count):
 def even(x, parameters):
     """Less than a step of its block for each value, half of one to nearest."""
     part = 0.5 if "nearest" in parameters else 1.0
-    steps = [np.ptp(block) / (2 ** int(parameters[0]) - 1) for block in blocks(x, 2048)]
+    width = int((*parameters[1:], "nearest")[0].replace("nearest", "2048"))
+    steps = [np.ptp(block) / (2 ** int(parameters[0]) - 1) for block in blocks(x, width)]
     return sum(
         len(block) * (part * step * (1 + 1e-4)) ** 2
-        for block, step in zip(blocks(x, 2048), steps, strict=True)
+        for block, step in zip(blocks(x, width), steps, strict=True)
     )
 
 

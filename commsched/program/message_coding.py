@@ -15,7 +15,8 @@ AS_THEY_ARE = "dense"
 # Codecs without feedback, whose packets have a known size: a microbatch's values have no earlier
 # ones of which something could have been kept.
 BY_VARIANCE = ("adaqp:6", "adaqp:4", "adaqp:4:50", "adaqp:3")
-NAMES = ("bf16", "fp16", "fp8", "quant:8", "quant:4", "quant:2", "quant:1", *BY_VARIANCE)
+BY_BLOCK = ("quant:8", "quant:4", "quant:2:64", "quant:2", "quant:1:64", "quant:1")
+NAMES = ("bf16", "fp16", "fp8", *BY_BLOCK, *BY_VARIANCE)
 MESSAGES = Parameter(AS_THEY_ARE, (AS_THEY_ARE, *NAMES))
 
 

@@ -97,7 +97,17 @@ def test_packets_are_transformed_back_together(both, numel, ways):
 
 
 @pytest.mark.parametrize(
-    "name", ["quant:8", "quant:4", "quant:2:nearest", "quant:1", "adaqp:5", "qsgd:5", "terngrad"]
+    "name",
+    [
+        "quant:8",
+        "quant:4",
+        "quant:2:nearest",
+        "quant:1",
+        "quant:1:64",
+        "adaqp:5",
+        "qsgd:5",
+        "terngrad",
+    ],
 )
 @pytest.mark.parametrize("numel", [0, 1, 9, 511, 513, 2047, 2049, 70_001])
 def test_quantisers_write_the_same_packets(both, name, numel):
