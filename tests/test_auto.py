@@ -21,6 +21,7 @@ from commsched.planner.families import plan_with_verdict
 from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
+from tests.support.auto_search import check_floors
 
 RANKS, NODES = 4, 2
 BATCH = 4e-3  # s of two layers' forward and backward
@@ -65,7 +66,16 @@ def chosen(request: Request, **more: object) -> Choice:
 @pytest.fixture(scope="module")
 def wide() -> Choice:
     """All that can be planned, also what was not measured."""
-    return chosen(Request(net=net(10_000), machine=machine()), unmeasured=True, lost=1e9)
+    request = Request(net=net(10_000), machine=machine())
+    return chosen(request, unmeasured=True, lost=1e9, exhaustive=True)
+
+
+@pytest.mark.parametrize("case", ["slow links", "jitter"])
+def test_what_the_search_leaves_out_is_neither_winner_nor_runner_up(case: str) -> None:
+    request = Request(net=net(3_000_000, output=2e6), machine=machine(nodes=1))
+    if case == "jitter":
+        request = Request(net=net(500_000), machine=replace(machine(), jitter=0.2), seed=3)
+    check_floors(request)
 
 
 def test_every_registered_strategy_has_a_row_or_a_reason(wide: Choice) -> None:
@@ -97,7 +107,7 @@ def test_the_winner_is_the_least_of_the_rows_that_may_be_chosen() -> None:
 
 
 def test_without_exchanges_to_hide_data_parallelism_computes_without_a_bubble() -> None:
-    choice = chosen(Request(net=net(100), machine=machine(per_byte=1e-12)))
+    choice = chosen(Request(net=net(100), machine=machine(per_byte=1e-12)), exhaustive=True)
     assert choice.winner.time == pytest.approx(BATCH, rel=0.02)
     pipeline = next(row for row in choice.best if row.candidate.strategy == "gpipe")
     # Two stages, two microbatches: (2 + 2 - 1) / 2 as long.

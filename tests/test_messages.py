@@ -120,6 +120,23 @@ def test_all_pipelines_at_once_are_each_pipeline_by_itself(made):
             assert ends[name][column] == pytest.approx(end, rel=1e-12)
 
 
+@settings(max_examples=sampling.examples(25))
+@given(made=pipes)
+def test_few_pipelines_are_placed_one_by_one_with_the_same_bits(made):
+    roles = roles_of(made)
+    ranks = np.array([role.ranks for role in roles])
+    factor = random.jitter(made.machine.jitter, made.seed, 0, ranks.ravel()).reshape(ranks.shape)
+    found = []
+    for few in (0, ranks.shape[1]):
+        together = PipelineMessages(made.machine, roles, few=few)
+        clocks = [Clocks(ranks.shape[1]) for _ in roles]
+        own, there = together.place(clocks, factor, {})
+        ends = [clock.free[stream] for clock in clocks for stream in ("compute", "send", "receive")]
+        found.append([own.start, own.end, there.start, there.end, *ends])
+    for some, others in zip(*found, strict=True):
+        np.testing.assert_array_equal(some, others)
+
+
 @settings(max_examples=sampling.examples(50))
 @given(order=st.permutations(range(6)), times=st.lists(st.integers(1, 9), min_size=6, max_size=6))
 def test_what_arrives_first_goes_first_and_the_most_urgent_of_those_that_wait(order, times):

@@ -67,6 +67,9 @@ NUMBERS = Stored(
 )
 
 
+GROUPS = 64  # that a machine keeps
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodecRate:
     """Measured codec speed on one device: seconds = fixed + s/B * bytes as uncompressed float32."""
@@ -160,7 +163,7 @@ class Group:
             found.setdefault(node, []).append(member)
         return tuple(tuple(m) for m in found.values())
 
-    @property
+    @cached_property
     def lanes(self) -> int:
         """Members per node; an error if nodes have different numbers."""
         counts = {len(m) for m in self.members}
@@ -347,8 +350,18 @@ class Machine:
     def group(self, ranks: Iterable[int]) -> Group:
         """Some ranks, in their order."""
         members = tuple(map(int, ranks))
-        nodes = tuple(self.node_of_rank[rank] for rank in members)
-        return Group(ranks=members, nodes=nodes, levels=spans(self.levels))
+        known = self._groups
+        if members not in known:
+            nodes = tuple(self.node_of_rank[rank] for rank in members)
+            if len(known) == GROUPS:
+                known.pop(next(iter(known)))
+            known[members] = Group(ranks=members, nodes=nodes, levels=spans(self.levels))
+        return known[members]
+
+    @cached_property
+    def _groups(self) -> dict[tuple[int, ...], Group]:
+        """The last groups that were asked for, with what was derived from them."""
+        return {}
 
 
 def resized(machine: Machine, nodes: int | None = None, lanes: int | None = None) -> Machine:

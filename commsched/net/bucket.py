@@ -1,7 +1,7 @@
 """Buckets: consecutive runs of tensors' elements, and how sparse they are."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, NamedTuple
 
@@ -86,6 +86,14 @@ class BucketSpec:
     @property
     def numel(self) -> int:
         return int(self.bounds[-1])
+
+    @property
+    def content(self) -> "BucketSpec":
+        """Return the spec of all buckets with as many elements, if the bucket is dense."""
+        laws = {law for law, *_ in self.pieces}
+        if laws != {Sparsity()}:
+            return self
+        return replace(self, pieces=((Sparsity(), self.numel, 0, self.numel),))
 
     def raw(self, start: Ints, stop: Ints) -> Floats:
         """Bytes that a method that takes lists reads or writes of elements [start, stop): (m,).

@@ -63,9 +63,12 @@ def averages(
 ) -> Iterator[Launch]:
     """A launch per chunk, among `group` or others that are like it."""
     methods = list(all_reduces(request, group, codec))
+    known: dict[BucketSpec, list[tuple[float, str]]] = {}  # by content: chunks are as large
     for number, pieces in enumerate(chunks(request.net)):
         spec = BucketSpec.of(pieces, request.net.tensors)
-        (seconds, name), *others = cheapest(methods, spec, request.machine, group)
+        if spec.content not in known:
+            known[spec.content] = cheapest(methods, spec, request.machine, group)
+        (seconds, name), *others = known[spec.content]
         runner_up = others[0] if others else (0.0, "")
         yield Launch(
             name=f"{stem}{number}",

@@ -12,4 +12,6 @@ PLANNERS: Registry[Planner] = Registry(
 )
 # A frame makes the plan of a strategy; it asks the planner for the parts that a planner decides.
 FRAMES: Registry[Callable[[Request, Planner], Plan]] = Registry("frame", "commsched.planner.frames")
+# Of some strategies: their plans before launches, with the degrees that a request leaves open.
+OUTLINES: Registry[Callable[[Request], Plan]] = Registry("outline", "commsched.planner.frames")
 DEFAULT = "best"

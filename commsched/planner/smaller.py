@@ -48,15 +48,13 @@ def smaller(plan: Plan) -> Iterator[Smaller]:
     """Yield the pipelines by which the net of a plan fits, those first that sum all gradients."""
     names = [name for name, found in STRATEGIES.items() if isinstance(found, PipelineStrategy)]
     for name in sorted(names, key=lambda name: (name == "local", name == "samo", name)):
-        strategy = STRATEGIES[name]
-        assert isinstance(strategy, PipelineStrategy)
         for params in CHANGES:
-            if not params.keys() <= strategy.defaults.keys():
+            if not params.keys() <= STRATEGIES[name].defaults.keys():
                 continue
             request = Request(net=plan.net, machine=plan.machine, strategy=name, params=params)
             most = replace(request, params={**params, "stages": most_stages(request)})
             try:
-                if needed(staged(most, strategy)) <= plan.machine.device.memory:
-                    yield Smaller(name, params, needed(staged(request, strategy)))
+                if needed(staged(most)) <= plan.machine.device.memory:
+                    yield Smaller(name, params, needed(staged(request)))
             except CommschedError:  # the net cannot be cut into stages
                 continue

@@ -123,6 +123,8 @@ class PipelineStrategy(Strategy):
 
     fewest: bool  # True: as few stages as fit into memory; False: as many as possible
     codec = ""  # of the replicas' exchanges; "": any
+    # whether each microbatch passes all stages forward and backward before the step's updates
+    flushes = True
 
     @abstractmethod
     def draft(self, plan: Plan) -> Draft:
@@ -139,6 +141,12 @@ class PipelineStrategy(Strategy):
 
     def batches(self, plan: Plan) -> int:
         return batches(plan, self.settings(plan))
+
+    def work(self, plan: Plan) -> float:
+        settings = self.settings(plan)
+        last = dealt(grid(plan, settings))[-1]
+        each = sum(stage.forward + stage.backward for stage in last)
+        return int(settings["microbatches"]) * each
 
 
 def batches(plan: Plan, settings: Mapping[str, Param]) -> int:

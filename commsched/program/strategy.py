@@ -65,6 +65,14 @@ class Strategy(ABC):
         """Count the batches of the net that all ranks together compute in a step."""
         return plan.machine.size
 
+    def work(self, plan: Plan) -> float:
+        """Seconds that the last rank to begin a step computes in it, or less; needs no launches.
+
+        Without jitter; ranks that share experts may compute none of them.
+        """
+        layers = (layer for layer in plan.net.layers if layer.experts is None)
+        return sum(sum(plan.net.seconds(layer, plan.machine.device)) for layer in layers)
+
     def periods(self, plan: Plan) -> tuple[tuple[float, Plan], ...]:
         """Return the periods of a training: shares of its steps, and plans that begin like them."""
         return ((1.0, plan),)

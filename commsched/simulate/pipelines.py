@@ -8,6 +8,7 @@ Each turn places, in every team at once, the operation that begins first there.
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from commsched.program.model import Kind, Op, Role
 from commsched.program.placer import serve_next
 from commsched.schedule.rounds import Round
 from commsched.simulate.clocks import Clocks
+from commsched.simulate.one_pipeline import Pipeline, Turns, place_one
 from commsched.simulate.turns import Chain, SumCost, chains
 
 Key = tuple[int, str]  # role, name
@@ -60,6 +62,7 @@ class PipelineMessages:
     roles: tuple[Role, ...]
     width: int = 1  # neighbouring columns that go through their turns together
     cost: Callable[[Op], SumCost] = lambda op: SumCost(0.0, 0.0)  # of a turn's sums
+    few: int = 16  # unlike pipelines that are placed one by one
     chains: list[Chain] = field(init=False)  # SENDs stand for both of their ends
     ops: list[Op] = field(init=False)  # the first of each chain
     role: Ints = field(init=False)  # of each operation
@@ -135,7 +138,6 @@ class PipelineMessages:
 
         Equal messages share a wire; computations have the first one, which takes no time.
         """
-        places = Places(self.machine, self.machine.everyone)
         busy, away = [np.zeros(self.columns)], [np.zeros(self.columns)]
         sends: dict[tuple[int, int, int, float, float], list[int]] = defaultdict(list)  # alike
         decode = {(r, op.name): op.seconds for r, role in enumerate(self.roles) for op in role.ops}
@@ -143,18 +145,39 @@ class PipelineMessages:
             op = self.ops[i]
             coding = op.seconds, decode[op.peer, op.match]
             sends[(int(self.role[i]), op.peer, op.nbytes, *coding)].append(i)
-        blocks = np.zeros(self.columns, np.int64)
         self.wire = np.zeros(len(self.ops), np.int64)
         for (source, peer, nbytes, encode, decoding), some in sends.items():
-            src, dst = (np.array(self.roles[r].ranks, np.int64) for r in (source, peer))
-            wire = places.pattern(Round(src, dst, blocks, blocks + 1, False, 1)).wire
+            src, dst = (self.roles[r].ranks for r in (source, peer))
+            port, later = message_seconds(self.machine, src, dst, nbytes)
             self.wire[some] = len(busy)
-            busy.append(encode + wire.port(np.full(self.columns, float(nbytes))))
-            later = wire.away + self.machine.startup + decoding
-            away.append(np.broadcast_to(later, self.columns))
+            busy.append(encode + port)
+            away.append(later + decoding)
         self.busy, self.away = np.array(busy), np.array(away)
         _, self.alike = _distinct(np.concatenate([self.busy, self.away]))
         self.waiting = sorted({i for i, *_ in self.outside})
+
+    @cached_property
+    def turns(self) -> Turns:
+        """The tables as lists, for pipelines that are placed one by one."""
+        none, message = len(self.ops), np.where(self.is_send, self.message, -1)
+        queues = [[i for i in row if i < none] for row in self.queue[:-1].tolist()]
+        place = {i: k for queue in queues for k, i in enumerate(queue)}
+        return Turns(
+            queues,
+            self.lane.tolist(),
+            self.urgency[:, 0].tolist(),
+            self.queue_of[:none].tolist(),
+            [place[i] for i in range(none)],
+            [[i for i in row if i < none] for row in self.next.tolist()],
+            self.missing[:none].tolist(),
+            self.waiting,
+            self.role.tolist(),
+            self.peer.tolist(),
+            self.wire.tolist(),
+            message.tolist(),
+            self.sums.tolist(),
+            *(x[:, 0].tolist() for x in (self.opening, self.middle, self.common, self.closing)),
+        )
 
     def place(
         self, clocks: Sequence[Clocks], factor: Floats, earlier: Mapping[tuple[Key, int], Floats]
@@ -178,8 +201,13 @@ class PipelineMessages:
         def of_teams(values: Floats) -> Floats:
             return values.reshape(-1, self.teams, self.width)[:, first]
 
-        run = _Run(self, *map(of_teams, (*free, factor, self.busy, self.away, ready)))
-        run.all()
+        state = map(of_teams, (*free, factor, self.busy, self.away, ready))
+        run = _Run(self, *state)
+        alike = bool((teams == teams[..., :1]).all())  # the members of every team
+        if alike and len(first) <= self.few:
+            run.one_by_one()
+        else:
+            run.all()
 
         def of_columns(values: Floats) -> Floats:
             return values[:, place].reshape(len(values), self.columns)
@@ -191,6 +219,20 @@ class PipelineMessages:
             Moments(of_columns(run.start), of_columns(run.end)),
             Moments(of_columns(run.begun), of_columns(run.arrived)),
         )
+
+
+def message_seconds(
+    machine: Machine, source: Sequence[int], to: Sequence[int], nbytes: float
+) -> tuple[Floats, Floats]:
+    """Return how long messages keep a port busy, and are away between ports: (ranks,) s each.
+
+    Each rank of `source` sends `nbytes` B to the rank at its place in `to`, all at once.
+    """
+    src, dst, first = np.array(source), np.array(to), np.zeros(len(source), np.int64)
+    places = Places.of(machine, machine.everyone)
+    wire = places.pattern(Round(src, dst, first, first + 1, False, 1)).wire
+    away = np.broadcast_to(wire.away + machine.startup, len(src))
+    return wire.port(np.full(len(src), float(nbytes))), away
 
 
 def _distinct(table: Floats) -> tuple[Ints, Ints]:
@@ -240,6 +282,26 @@ class _Run:
     def _when(self, op: Ints, team: Ints) -> Floats:
         """Return when the inputs of operations are there on all members, as far as known."""
         return np.where(self.missing[op, team] == 0, self.ready[op, team].max(axis=-1), np.inf)
+
+    def one_by_one(self) -> None:
+        """Place every operation of the step, team by team; the members of each are alike."""
+        for team in self.team.tolist():
+            free, port, factor, busy, away, ready = (
+                values[:, team, 0].tolist()
+                for values in (
+                    self.free,
+                    self.port,
+                    self.factor,
+                    self.busy,
+                    self.away,
+                    self.ready[self.made.waiting],
+                )
+            )
+            pipeline = Pipeline(free, port, factor, busy, away, ready)
+            found = place_one(self.made.turns, pipeline)
+            ours = (self.start, self.end, self.begun, self.arrived, self.free, self.port)
+            for values, moments in zip(ours, found, strict=True):
+                values[:, team] = np.array(moments)[:, np.newaxis]
 
     def all(self) -> None:
         """Place every operation of the step."""

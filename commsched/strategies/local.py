@@ -60,7 +60,7 @@ class Local(pipeline.PipelineStrategy):
     """
 
     name = "local"
-    fewest, codec = False, ""
+    fewest, codec, flushes = False, "", False
     parameters: Mapping[str, Parameter] = {
         **pipeline.PARAMETERS,
         "stages": pipeline.PARAMETERS["stages"]._replace(learns=True),

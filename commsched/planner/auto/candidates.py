@@ -30,6 +30,7 @@ class LeftOut(NamedTuple):
     candidate: Candidate
     why: str
     need: float = 0.0  # B of a rank, if that is why
+    floor: float = 0.0  # s that it takes at least, if that is why
 
 
 def candidates(request: Request) -> Iterator[Candidate | LeftOut]:

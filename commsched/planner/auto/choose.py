@@ -1,25 +1,15 @@
 """Choose among all strategies: the least time of the rows that may be chosen, and why."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from commsched.errors import CommschedError
-from commsched.planner.auto.candidates import Candidate, LeftOut, candidates, larger
+from commsched.planner.auto.candidates import LeftOut
 from commsched.planner.auto.learning import may_be_chosen
-from commsched.planner.auto.rows import Row, bare, request_of, risky, row
-from commsched.planner.frames.pipelines import staged
-from commsched.planner.limits.memory import needed
-from commsched.planner.planners.best import until
+from commsched.planner.auto.rows import Row, risky, runner_up
+from commsched.planner.auto.search import Say, Search
 from commsched.planner.request import Request
-from commsched.program.registry import STRATEGIES
-from commsched.program.stages import PipelineStrategy
 from commsched.units import nbytes
-
-LONGER = (
-    "the cost in learning of steps with more batches than ranks is not measured; --unmeasured tries"
-    " them"
-)
-Say = Callable[[str], None]
 
 LOST = 0.5  # points of accuracy, or per cent of the loss, that a choice may lose by default
 
@@ -53,13 +43,17 @@ def choose(
     lost: float = LOST,
     unmeasured: bool = False,
     say: Say = lambda _: None,
+    exhaustive: bool = False,
 ) -> Choice:
-    """Plan all candidates within the memory; the winner is the least time of the legal rows."""
+    """Plan candidates within the memory; the winner is the least time of the legal rows.
+
+    Candidates that can be neither winner nor runner-up are left out, unless `exhaustive`.
+    """
     limit = request.memory or request.machine.device.memory
     wanted = replace(request, report=None, coded=may_be_chosen(lost, unmeasured))
-    search = _Search(wanted, planner, limit, lost, unmeasured, say)
+    search = Search(wanted, planner, limit, lost, unmeasured, say, exhaustive)
     search.run()
-    rows = sorted(search.rows, key=lambda one: one.time)
+    rows = search.rows
     legal = [one for one in rows if not one.refused]
     if not legal:
         raise _nothing(rows, search.left_out, limit, lost)
@@ -74,84 +68,6 @@ def choose(
         over=search.over(),
     )
     return choice if search.stopped else _with_risks(choice)
-
-
-def runner_up(legal: Sequence[Row]) -> Row | None:
-    """Return the best row of another strategy than the first's, or else of other parameters."""
-    first, *others = legal
-    apart = (one for one in others if one.candidate.strategy != first.candidate.strategy)
-    return next(apart, others[0] if others else None)
-
-
-class _Search:
-    """The rows so far."""
-
-    def __init__(
-        self,
-        request: Request,
-        planner: str,
-        limit: float,
-        lost: float,
-        unmeasured: bool,
-        say: Say,
-    ) -> None:
-        self.request, self.planner, self.limit = request, planner, limit
-        self.lost, self.unmeasured, self.say = lost, unmeasured, say
-        self.rows: list[Row] = []
-        self.left_out: list[LeftOut] = []
-        self.stopped = False
-        self.over = until(request.time_limit)
-
-    def run(self) -> None:
-        """Plan every candidate until the time is over; an interrupt keeps the rows so far."""
-        for each in candidates(self.request):
-            if isinstance(each, LeftOut):
-                self.left_out.append(each)
-                continue
-            if self.stopped:
-                self.left_out.append(LeftOut(each, "no time was left"))
-                continue
-            try:
-                self._try(each)
-            except CommschedError as error:
-                self.left_out.append(LeftOut(each, str(error)))
-            except KeyboardInterrupt:
-                if not self.rows:
-                    raise
-                self.stopped = True
-                self.left_out.append(LeftOut(each, "interrupted"))
-            self.stopped = self.stopped or (
-                self.over() and any(not one.refused for one in self.rows)
-            )
-
-    def _try(self, candidate: Candidate) -> None:
-        """Plan a candidate unless what it only saves is not needed, or no choice may have it."""
-        wanted = request_of(self.request, candidate, self.limit)
-        spare = larger(candidate, dict(self.request.params))
-        tried = [one.candidate for one in self.rows]
-        if spare is not None and spare in tried:
-            return
-        strategy = STRATEGIES[candidate.strategy]
-        plan = bare(wanted)
-        if isinstance(strategy, PipelineStrategy) and "stages" in strategy.parameters:
-            plan = staged(wanted, strategy)
-            if needed(plan) > self.limit:  # before the exchanges are planned
-                self.left_out.append(LeftOut(candidate, "does not fit", needed(plan)))
-                return
-        batches = strategy.batches(plan)
-        if batches > plan.machine.size and not self.unmeasured:
-            self.left_out.append(LeftOut(candidate, LONGER))
-            return
-        self.say(candidate.words)
-        found = row(self.request, candidate, self.planner, self.limit)
-        self.rows.append(replace(found, refused=found.refused or self._refused(found)))
-
-    def _refused(self, found: Row) -> str:
-        """Say why learning forbids to choose a row; empty if it does not."""
-        lost = found.learning.lost
-        if lost is None:
-            return "" if self.unmeasured else "its cost in learning was not measured"
-        return f"loses more than {self.lost:g} in learning" if lost > self.lost else ""
 
 
 def _with_risks(choice: Choice) -> Choice:

@@ -1,6 +1,6 @@
 """What a candidate's plan takes: time, bytes, memory, cost in learning, and risk."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from commsched.errors import CommschedError
@@ -11,11 +11,11 @@ from commsched.planner.auto.learning import NOT_MEASURED, Cost, cost, lossy_code
 from commsched.planner.families import NO_PLAN, plan_with_verdict
 from commsched.planner.limits.memory import needed, refusal
 from commsched.planner.message_codecs import KEY
-from commsched.planner.registry import FRAMES
+from commsched.planner.registry import FRAMES, OUTLINES
 from commsched.planner.request import Request
 from commsched.program.message_coding import AS_THEY_ARE
 from commsched.program.registry import STRATEGIES
-from commsched.simulate.engine import STEPS, simulate
+from commsched.simulate.engine import STEPS, Known, simulate
 from commsched.timeline.totals import median
 
 SHARE = 0.8  # of the links' rates that a row's risk assumes
@@ -69,6 +69,13 @@ class Row:
         return self.times.step
 
 
+def runner_up(legal: Sequence[Row]) -> Row | None:
+    """Return the best row of another strategy than the first's, or else of other parameters."""
+    first, *others = legal
+    apart = (one for one in others if one.candidate.strategy != first.candidate.strategy)
+    return next(apart, others[0] if others else None)
+
+
 def request_of(request: Request, candidate: Candidate, limit: float) -> Request:
     """Return the request of one candidate; frames without an error budget get nothing lossy."""
     found = replace(
@@ -79,8 +86,10 @@ def request_of(request: Request, candidate: Candidate, limit: float) -> Request:
     return replace(found, max_error=None, small=False, recorded=None, lossy=(), messages=())
 
 
-def bare(request: Request) -> Plan:
+def outline(request: Request) -> Plan:
     """Return a request's plan before its launches, which tells what needs no launches."""
+    if request.strategy in OUTLINES:
+        return OUTLINES[request.strategy](request)
     return Plan(
         net=request.net,
         machine=request.machine,
@@ -148,11 +157,16 @@ def _sum(found: Iterable[Times]) -> Times:
     return whole
 
 
-def _simulated(plan: Plan) -> Times:
-    """Simulate two cycles of launches, or as many steps as a prediction has by default."""
+def steps_of(plan: Plan) -> int:
+    """Count the steps that a row simulates: two cycles of launches, or the default, and two."""
     cycles = 2 * max((launch.every for launch in plan.launches), default=1)
-    steps = max(cycles, 1 if plan.machine.jitter == 0.0 else STEPS)
-    totals = simulate(plan, steps + 2).totals
+    return 2 + max(cycles, 1 if plan.machine.jitter == 0.0 else STEPS)
+
+
+def _simulated(plan: Plan) -> Times:
+    # Exchanges of groups differ by more than what `Known` tells apart.
+    known: Known | None = None if any(launch.group for launch in plan.launches) else {}
+    totals = simulate(plan, steps_of(plan), known=known).totals
     values = (totals.iteration, totals.exposed, totals.bubble, totals.sent)
     step, exposed, bubble, sent = (median(each) or 0.0 for each in values)
     return Times(step=step, exposed=exposed, bubble=bubble, sent=sent)

@@ -68,9 +68,11 @@ def _alone(launch: Launch) -> Reason | None:
 
 def _spreads(request: Request, cycling: list[Launch], node: Machine) -> Iterator[Launch]:
     """The broadcast of each chunk inside the nodes."""
+    known: dict[BucketSpec, float] = {}  # by content, s
     for number, launch in enumerate(cycling):
         spec = BucketSpec.of(launch.pieces, request.net.tensors)
-        seconds = method_seconds(BROADCAST, spec, node, node.everyone)
+        if spec.content not in known:
+            known[spec.content] = method_seconds(BROADCAST, spec, node, node.everyone)
         yield replace(
             launch,
             name=f"c{number}",
@@ -78,5 +80,5 @@ def _spreads(request: Request, cycling: list[Launch], node: Machine) -> Iterator
             stream="inside",
             among="node",
             purpose="spread",
-            reason=Reason(seconds=seconds),
+            reason=Reason(seconds=known[spec.content]),
         )

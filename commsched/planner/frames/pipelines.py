@@ -14,7 +14,7 @@ from commsched.plan.model import Launch, Param, Plan, Reason
 from commsched.planner.launches import filled_buckets, ready_after
 from commsched.planner.message_codecs import timed, with_codec
 from commsched.planner.planners.greedy import cheapest, useful
-from commsched.planner.registry import FRAMES, Planner
+from commsched.planner.registry import FRAMES, OUTLINES, Planner
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import PipelineStrategy, Stage, grid, is_head
@@ -33,7 +33,7 @@ def pipelined(request: Request, planner: Planner) -> Plan:
     """
     strategy = STRATEGIES[request.strategy]
     assert isinstance(strategy, PipelineStrategy)
-    plan = staged(request, strategy)
+    plan = staged(request)
     launches: list[Launch] = []
     known: Known = {}
     for stage in grid(plan, plan.params):
@@ -42,8 +42,10 @@ def pipelined(request: Request, planner: Planner) -> Plan:
     return timed(request, replace(plan, launches=tuple(launches)))
 
 
-def staged(request: Request, strategy: PipelineStrategy) -> Plan:
+def staged(request: Request) -> Plan:
     """A plan without launches, of as many stages as wanted, or as fit; messages are coded."""
+    strategy = STRATEGIES[request.strategy]
+    assert isinstance(strategy, PipelineStrategy)
     given = STRATEGIES[request.strategy].settings(_plan(request, request.net, request.params))
     layers = sum(not is_head(layer.name) for layer in request.net.layers)
     size = request.machine.size
@@ -178,3 +180,4 @@ def _carries(method: Method, strategy: PipelineStrategy) -> bool:
 for name, strategy in STRATEGIES.items():
     if isinstance(strategy, PipelineStrategy) and "stages" in strategy.parameters:
         FRAMES.add(name)(pipelined)
+        OUTLINES.add(name)(staged)

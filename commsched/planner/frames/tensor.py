@@ -17,7 +17,7 @@ from commsched.planner.frames.zero import gathered
 from commsched.planner.limits.memory import enough
 from commsched.planner.message_codecs import timed, with_codec
 from commsched.planner.planners.greedy import cheapest
-from commsched.planner.registry import FRAMES, Planner
+from commsched.planner.registry import FRAMES, OUTLINES, Planner
 from commsched.planner.request import Request
 from commsched.program.gradient_teams import gradient_teams
 from commsched.program.registry import STRATEGIES
@@ -35,7 +35,7 @@ def gridded(request: Request, planner: Planner) -> Plan:
     """Choose the degrees, then the cheapest method for each launch. No planner is asked."""
     strategy = STRATEGIES[request.strategy]
     assert isinstance(strategy, PipelineStrategy)
-    plan = _degrees(request, strategy)
+    plan = with_degrees(request)
     stages, found = grid(plan, plan.params), list[Launch]()
     known: Known = {}
     costs: Costs = {}
@@ -49,8 +49,10 @@ def gridded(request: Request, planner: Planner) -> Plan:
     return timed(request, replace(plan, launches=tuple(found)))
 
 
-def _degrees(request: Request, strategy: PipelineStrategy) -> Plan:
+def with_degrees(request: Request) -> Plan:
     """Return the plan without launches, with the degrees that are wanted, or that fit."""
+    strategy = STRATEGIES[request.strategy]
+    assert isinstance(strategy, PipelineStrategy)
     size = request.machine.size
     plan = request.plan()
     given = STRATEGIES[request.strategy].defaults | dict(request.params)
@@ -190,3 +192,4 @@ def _stream(plan: Plan, team: tuple[int, ...]) -> str:
 
 for name in ("tensor", "3d"):
     FRAMES.add(name)(gridded)
+    OUTLINES.add(name)(with_degrees)

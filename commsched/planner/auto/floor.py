@@ -1,0 +1,84 @@
+"""A time that no step of a plan falls below, from the plan before its launches."""
+
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from commsched.arrays import Floats
+from commsched.plan.model import Plan
+from commsched.planner.auto.rows import steps_of
+from commsched.program.message_coding import Coded, coding_of
+from commsched.program.registry import STRATEGIES
+from commsched.program.slowness import slowness
+from commsched.program.stages import PipelineStrategy, Stage, dealt, grid
+from commsched.simulate.pipelines import message_seconds
+
+ROUNDED = 1.0 - 1e-9  # sums in another order than the simulator's differ by less
+
+
+def floor(plan: Plan) -> float:
+    """Seconds that no simulated step takes less; 0 if none are known.
+
+    A rank begins a step after all that it computed in the step before. See `pipeline_floor`.
+    """
+    strategy, machine = STRATEGIES[plan.strategy], plan.machine
+    if not isinstance(strategy, PipelineStrategy):
+        # With jitter, the launches decide how many steps are drawn.
+        return 0.0 if machine.jitter else ROUNDED * strategy.work(plan)
+    if not strategy.flushes:
+        return ROUNDED * _fastest(plan) * strategy.work(plan)
+    return ROUNDED * pipeline_floor(plan)
+
+
+def pipeline_floor(plan: Plan) -> float:
+    """Seconds that no step of a pipeline with a flush takes less.
+
+    The longest of some chains of operations from the moment at which the last rank of a pipeline
+    begins a step to the same moment of the next step:
+
+        max over k of (w_k + sum over i < k of (b_i + t_i)) + sum over i < K - 1 of (f_i + t_i)
+
+    f_i, b_i [s] = forward and backward of a microbatch in the i-th of K ranks' first stage, t_i [s]
+    = a message between ranks i and i + 1. w_k [s] = what rank k still computes in all its stages,
+    of m microbatches: m b, and m f for the last rank, since no rank goes backward before the last
+    one goes forward. Or, without the t_{k-1} that follows: all messages backward from rank k, one
+    after the other through its port. Then the last of them goes down to the first rank, which
+    updates, and the next step's first microbatch goes up to the last rank.
+    Holds for stages that are updated once a step, with compute at the least jitter drawn.
+    """
+    settings = STRATEGIES[plan.strategy].settings(plan)
+    stages, m, coding = grid(plan, settings), int(settings["microbatches"]), coding_of(plan)
+    roles, fast = dealt(stages), _fastest(plan)
+    last = len(roles) - 1
+
+    def message(source: Stage, to: Stage, nbytes: int) -> tuple[float, float]:
+        """Return the least seconds from port to port, and in the sender's port, coded or not."""
+        found = []
+        for coded in {coding.of(nbytes), Coded(nbytes=nbytes)}:
+            busy, away = message_seconds(plan.machine, source.ranks, to.ranks, coded.nbytes)
+            port: Floats = coded.encode + busy
+            found.append((float((port + away).min()) + coded.decode, float(port.min())))
+        return min(way for way, _ in found), min(port for _, port in found)
+
+    backward = [message(b, a, a.output) for a, b in pairwise(stages)]
+    down = [fast * stages[i].backward + backward[i][0] for i in range(last)]
+    drain = [0.0, *accumulate(down)]
+    found = 0.0
+    for k, held in enumerate(roles):
+        works = m * sum(stage.backward + (k == last) * stage.forward for stage in held)
+        sends = m * sum(backward[stage.number - 1][1] for stage in held if stage.number)
+        flight = backward[k - 1][0] if k else 0.0
+        found = max(found, fast * works + drain[k], sends + drain[k] - flight)
+    up = (message(stages[i], stages[i + 1], stages[i].output)[0] for i in range(last))
+    return found + fast * sum(stage.forward for stage in stages[:last]) + sum(up)
+
+
+def _fastest(plan: Plan) -> float:
+    """Return the least factor on the compute of any rank in the steps that are simulated."""
+    machine = plan.machine
+    if not machine.jitter:
+        return 1.0
+    ranks = np.arange(machine.size)
+    return min(
+        float(slowness(machine, plan.seed, step, ranks).min()) for step in range(steps_of(plan))
+    )

@@ -1,0 +1,162 @@
+"""The search among candidates: cheap ones first, and none that is known to be slow."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from math import inf
+from typing import NamedTuple
+
+from commsched.errors import CommschedError
+from commsched.planner.auto.candidates import Candidate, LeftOut, candidates, larger
+from commsched.planner.auto.floor import floor
+from commsched.planner.auto.rows import Row, outline, request_of, row, runner_up
+from commsched.planner.limits.memory import needed
+from commsched.planner.planners.best import until
+from commsched.planner.registry import OUTLINES
+from commsched.planner.request import Request
+from commsched.program.registry import STRATEGIES
+from commsched.units import seconds
+
+LONGER = (
+    "the cost in learning of steps with more batches than ranks is not measured; --unmeasured tries"
+    " them"
+)
+NO_TIME = "no time was left"
+SLOWER = "takes longer than the runner-up"
+Say = Callable[[str], None]
+
+
+class _Waiting(NamedTuple):
+    """A candidate that is not planned yet."""
+
+    candidate: Candidate
+    floor: float  # s that its row's time is not below
+
+
+class Search:
+    """The rows so far."""
+
+    def __init__(
+        self,
+        request: Request,
+        planner: str,
+        limit: float,
+        lost: float,
+        unmeasured: bool,
+        say: Say,
+        exhaustive: bool,
+    ) -> None:
+        self.request, self.planner, self.limit = request, planner, limit
+        self.lost, self.unmeasured, self.say = lost, unmeasured, say
+        self.exhaustive = exhaustive
+        self.floors: dict[str, float] = {}  # by candidate's words, s
+        self.rows: list[Row] = []
+        self.left_out: list[LeftOut] = []
+        self.stopped = False
+        self.over = until(request.time_limit)
+
+    def run(self) -> None:
+        """Plan every candidate until the time is over; an interrupt keeps the rows so far.
+
+        Strategies whose ranks compute the whole net come first, then pipelines. Of either kind, the
+        candidates of the least floors come first, and those are left out whose floor is above the
+        runner-up: the time of any other row is then above it, too.
+        """
+        found = [*candidates(self.request)]
+        self.left_out += [each for each in found if isinstance(each, LeftOut)]
+        known = [each for each in found if isinstance(each, Candidate)]
+        for outlined in (False, True):
+            some = iter([each for each in known if (each.strategy in OUTLINES) == outlined])
+            while waiting := [*self._waiting(some)]:
+                self._all(sorted(waiting, key=lambda each: each.floor))
+        place = {each.words: number for number, each in enumerate(known)}
+        self.rows.sort(key=lambda row: (row.time, place[row.candidate.words]))
+
+    def _all(self, waiting: Sequence[_Waiting]) -> None:
+        """Plan candidates in their order."""
+        for number, (each, least) in enumerate(waiting):
+            if self.stopped:
+                self.left_out.append(LeftOut(each, NO_TIME))
+            elif least > self._second():
+                self.left_out.append(LeftOut(each, SLOWER, floor=least))
+            else:
+                self._say(each, number, len(waiting))
+                with self._noted(each):
+                    self._try(each)
+
+    @contextmanager
+    def _noted(self, candidate: Candidate) -> Iterator[None]:
+        """Note why a candidate has no row; stop when interrupted, or when the time is over."""
+        try:
+            yield
+        except CommschedError as error:
+            self.left_out.append(LeftOut(candidate, str(error)))
+        except KeyboardInterrupt:
+            if not self.rows:
+                raise
+            self.stopped = True
+            self.left_out.append(LeftOut(candidate, "interrupted"))
+        self.stopped = self.stopped or (self.over() and bool(self._legal()))
+
+    def _waiting(self, some: Iterator[Candidate]) -> Iterator[_Waiting]:
+        """Yield what may be planned of the next candidates: of all, or of one if time is over."""
+        for each in some:
+            with self._noted(each):
+                self._floor(each)
+            if each.words in self.floors:
+                yield _Waiting(each, self.floors[each.words])
+                if self.over():
+                    return
+
+    def _floor(self, candidate: Candidate) -> None:
+        """Note a candidate's floor if it fits and may be chosen.
+
+        What only saves memory takes no less than the candidate without it.
+        """
+        if self.stopped:
+            raise CommschedError(NO_TIME)
+        spare = larger(candidate, dict(self.request.params))
+        if spare is not None and spare.words in self.floors:
+            self.floors[candidate.words] = self.floors[spare.words]
+            return
+        wanted = request_of(self.request, candidate, self.limit)
+        plan = outline(wanted)
+        if plan.strategy in OUTLINES and needed(plan) > self.limit:
+            self.left_out.append(LeftOut(candidate, "does not fit", needed(plan)))
+            return
+        batches = STRATEGIES[plan.strategy].batches(plan)
+        if batches > plan.machine.size and not self.unmeasured:
+            raise CommschedError(LONGER)
+        self.floors[candidate.words] = floor(plan) * plan.machine.size / batches
+
+    def _try(self, candidate: Candidate) -> None:
+        """Plan a candidate unless what it only saves is not needed."""
+        spare = larger(candidate, dict(self.request.params))
+        if spare is not None and spare in [one.candidate for one in self.rows]:
+            return
+        found = row(self.request, candidate, self.planner, self.limit)
+        self.rows.append(replace(found, refused=found.refused or self._refused(found)))
+
+    def _legal(self) -> list[Row]:
+        """Return the rows that may be chosen, by time."""
+        return sorted((one for one in self.rows if not one.refused), key=lambda one: one.time)
+
+    def _second(self) -> float:
+        """Return a time above which no row is the winner or the runner-up, s."""
+        legal = self._legal()
+        second = runner_up(legal) if legal and not self.exhaustive else None
+        alone = second is None or second.candidate.strategy == legal[0].candidate.strategy
+        return inf if second is None or alone else second.time
+
+    def _say(self, candidate: Candidate, number: int, count: int) -> None:
+        """Say what is planned, how many candidates wait, and the best time so far."""
+        legal = self._legal()
+        best = f", best so far {seconds(legal[0].time)}" if legal else ""
+        self.say(f"{candidate.words}, {number + 1} of {count}{best}")
+
+    def _refused(self, found: Row) -> str:
+        """Say why learning forbids to choose a row; empty if it does not."""
+        lost = found.learning.lost
+        if lost is None:
+            return "" if self.unmeasured else "its cost in learning was not measured"
+        return f"loses more than {self.lost:g} in learning" if lost > self.lost else ""
