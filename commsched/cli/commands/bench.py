@@ -118,7 +118,8 @@ def _print(rows: "Iterator[BenchRow]", args: argparse.Namespace) -> None:
     for row in each(rows, f"bench {args.name}"):
         found.append(row)
         if not args.json:
-            print(f"{row.what:48}  {seconds(row.seconds):>10}  {row.result}  (asked: {row.bar})")
+            took = "" if row.seconds is None else seconds(row.seconds)
+            print(f"{row.what:48}  {took:>10}  {row.result}  (asked: {row.bar})")
     if args.json:
         print(json.dumps([row._asdict() for row in found], indent=1))
 

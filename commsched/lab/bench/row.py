@@ -7,6 +7,6 @@ class BenchRow(NamedTuple):
     """What was measured, its seconds, the rate or ratio, and the requirement."""
 
     what: str
-    seconds: float
+    seconds: float | None  # None: of several measurements, such as a mean of ratios
     result: str
     bar: str

@@ -94,7 +94,7 @@ def rows(wanted: PeersRequest, say: Say) -> Iterator[BenchRow]:
         if ratios[kind]:
             mean = float(np.exp(np.mean(np.log(ratios[kind]))))
             what = f"{kind}, geometric mean of {len(ratios[kind])} cells"
-            yield BenchRow(what, 0.0, f"{mean:.2f} times the best {kind} peer", f">= {bar:g}")
+            yield BenchRow(what, None, f"{mean:.2f} times the best {kind} peer", f">= {bar:g}")
 
 
 def cells(wanted: PeersRequest, say: Say) -> Iterator[Cell]:
