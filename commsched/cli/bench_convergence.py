@@ -15,7 +15,7 @@ from commsched.text_table import table
 from commsched.units import nbytes
 
 if TYPE_CHECKING:
-    from commsched.lab.convergence.table import CaseResult, ConvergenceTable, StepTimes
+    from commsched.lab.convergence.table import CaseResult, ConvergenceTable, StepTimes, Tried
     from commsched.lab.convergence.trainings import ConvergenceRequest
     from commsched.train.trials import Mean
 
@@ -26,12 +26,16 @@ MACHINE = "machine.json"
 
 
 OPTIONS = (
-    ListOption("--table", None, "digits, deep, messages or text; default: all"),
+    ListOption("--table", None, "digits, deep, messages, plateau, cnn, wide or text; default: all"),
     ListOption("--case", None, "case of a table; default: all"),
     Option("--folder", "DIR", "folder of the tables", Path, FOLDER),
     Option("--time-limit", "TIME", "stop after it; --timed ends the run under way", SECONDS),
-    Flag("--tune", "choose the rate of each case among five on a validation part of the data"),
+    Flag(
+        "--tune",
+        "choose the rate of each case, among five or more, on validation data",
+    ),
     Flag("--timed", "measure step times of the trained cases on a testbed"),
+    Flag("--cosines", "of trained local losses: compare gradients with the whole loss's"),
     Flag("--show", "print the existing tables and do nothing else"),
     Option("--hosts", "N", "hosts of the testbed", int, 2),
     Option("--rate", None, "rate of the testbed's ports", default="200mbit"),
@@ -53,6 +57,11 @@ def convergence(args: argparse.Namespace) -> None:
     jobs = [_wanted(args, name) for name in names]
     if args.timed:
         _time(args, jobs)
+    elif args.cosines:
+        from commsched.lab.convergence.cosines import compare
+
+        for wanted in jobs:
+            compare(wanted, args.folder, _say)
     elif not args.show:
         for wanted in jobs:
             train(wanted, args.folder, _say)
@@ -134,6 +143,7 @@ def _lines(found: "ConvergenceTable") -> Iterator[str]:
     yield f"{found.net}, {found.ranks} ranks, {found.steps} steps; means +- intervals of 95 %"
     yield table(HEADER, [_learnt(case, found) for case in found.cases], range(1, len(HEADER)))
     yield from _tuned(found)
+    yield from _cosines(found)
     rows = [(case, times) for case in found.cases for times in case.times]
     if rows:
         one = rows[0][1]
@@ -151,21 +161,33 @@ def _lines(found: "ConvergenceTable") -> Iterator[str]:
 
 def _tuned(found: "ConvergenceTable") -> Iterator[str]:
     """Print how the validation's loss depends on the rate, for cases whose rate was tuned."""
-    from commsched.lab.convergence.tuning import FACTORS, best
+    from commsched.lab.convergence.tuning import best
 
     rows = [
-        (case.name, f"{best(case.tuned):g}", *(_loss(one.loss) for one in case.tuned))
+        (case.name, f"{best(case.tuned):g}", ", ".join(map(_loss, case.tuned)))
         for case in found.cases
         if case.tuned
     ]
     if rows:
-        yield "rate of least loss on validation data, and losses at multiples of the table's rate"
-        head = ("case", "rate", *(f"x {factor:g}" for factor in FACTORS))
-        yield table(head, rows, range(1, len(head)))
+        yield "rate of least loss on validation data, and the loss with each rate"
+        yield table(("case", "rate", "rate: loss"), rows, (1,))
 
 
-def _loss(value: float | None) -> str:
-    return "diverged" if value is None else f"{value:.4f}"
+def _loss(tried: "Tried") -> str:
+    loss = "diverged" if tried.loss is None else f"{tried.loss:.4g}"
+    return f"{tried.rate:g}: {loss}"
+
+
+def _cosines(found: "ConvergenceTable") -> Iterator[str]:
+    """Print how far local gradients point where the whole loss's gradient does."""
+    rows = [
+        (case.name, each.layer, f"{each.curve[0]:.2f}", f"{each.curve[-1]:.2f}")
+        for case in found.cases
+        for each in case.cosines
+    ]
+    if rows:
+        yield "cosine of each layer's local gradient with the gradient of the whole net's loss"
+        yield table(("case", "layer", "at the start", "at the end"), rows, (2, 3))
 
 
 def _sources(every: "Sequence[StepTimes]") -> Iterator[str]:

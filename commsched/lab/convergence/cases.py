@@ -24,6 +24,20 @@ DENSE = "dense"  # the reference of all other cases
 UNPRUNED = "samo-dense"  # SAMO's pipeline without pruning, which is AxoNN
 BUCKET = 20e3  # B: two buckets of the digits' net, so that something can hide under backward
 BACKWARD = 2.0  # seconds of backward per second of forward
+SHARES = (0.25, 0.5, 0.8, 0.9)  # pruned, of the over-parameterised net
+PROMISED = (  # cases of nets that are trained with few
+    DENSE,
+    "fft:0.15",
+    "fft:0.15:forget",
+    "topk:0.03125",
+    "topk:0.03125:forget",
+    "daso",
+)
+
+
+def early_bird(share: float) -> str:
+    """Name the case of SAMO whose mask is drawn after a dense warm-up."""
+    return f"samo-early:{share:g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +54,10 @@ class CaseNet:
     stages: int = 0  # of pipelines; 0: none is trained
     scale: float = 10.0  # factor on the elements of timed nets, against latency-bound exchanges
     timed: int = 41  # steps of a case without epochs; the first one is dropped
+    only: tuple[str, ...] = ()  # cases; empty: all that there are
+    tries: int = 3  # seeds of each rate that is tried
+    spared: int = 0  # elements of the largest tensor that early-bird masks spare
+    pruned: tuple[float, ...] = (0.9,)  # shares that they prune
 
     @property
     def steps(self) -> int:
@@ -48,11 +66,31 @@ class CaseNet:
 
 
 TABLES = {
-    "digits": CaseNet(name="mlp:64:2", period=22, periods=10, folds=5, rate=0.05),
+    "digits": CaseNet(name="mlp:64:2", period=22, periods=10, folds=5, rate=0.05, tries=5),
     # As many layers as a pipeline of four stages needs.
-    "deep": CaseNet(name="mlp:64:7", period=22, periods=10, folds=5, rate=0.03, stages=4),
+    "deep": CaseNet(
+        name="mlp:64:7", period=22, periods=10, folds=5, rate=0.03, stages=4, spared=640
+    ),
     # As few layers as four stages need: three cuts, at the digits' rate.
     "messages": CaseNet(name="mlp:64:3", period=22, periods=10, folds=5, rate=0.05, stages=4),
+    "plateau": CaseNet(name="mlp:64:2", period=22, periods=40, folds=1, rate=0.05, only=PROMISED),
+    "cnn": CaseNet(
+        name="cnn:16", period=22, periods=10, folds=1, rate=0.05, only=PROMISED, tries=2
+    ),
+    # 150 parameters a training sample; masks spare biases, the first and the last layer.
+    "wide": CaseNet(
+        name="mlp:256:4",
+        period=22,
+        periods=10,
+        folds=1,
+        rate=0.05,
+        adam=0.001,
+        stages=2,
+        only=(DENSE, "adam", UNPRUNED, "samo", *map(early_bird, SHARES)),
+        tries=1,
+        spared=64 * 256,
+        pruned=SHARES,
+    ),
     # A rank reads 24 words in a step, about 1 % of the rows of its embedding.
     "text": CaseNet(
         name="words:8:2000",
@@ -64,6 +102,8 @@ TABLES = {
         batch=32,
         stages=2,
         timed=21,
+        tries=2,
+        spared=2000,
     ),
 }
 
@@ -146,6 +186,8 @@ INSTEAD = {
 # Besides the listed ones. 1/32 of the values with indices has as many bytes as
 # fft:0.15, a quarter of a byte per value.
 MORE = ("topk:0.03125", "topk:0.03125:forget", "fft:0.15:forget", "sign:sum")
+SKIPS = (0, 1, 8)  # of DASO, besides its 4
+WARM_UP = 66  # steps at most before early-bird masks: three epochs of the digits
 OWN_MOMENTUM = ("dgc",)  # codecs that replace the optimiser's momentum
 
 
@@ -154,16 +196,22 @@ def cases(table: str) -> Iterator[Case]:
 
     Pipelines need more layers than the digits' net has; only they use the deeper net.
     """
+    only = TABLES[table].only
+    for case in _every(table):
+        if not only or case.name in only:
+            yield case
+
+
+def _every(table: str) -> Iterator[Case]:
     ratios = ("fft", *OWN.get(table, ()))
     yield Case(name=DENSE, family=DENSE, method="ring+dense", ratios=ratios)
-    stages = TABLES[table].stages
     if table == "messages":
-        yield from _coded(stages)
+        yield from _coded(TABLES[table].stages)
         return
     if table != "deep":
         yield from _flat(table)
-    if stages:
-        yield from _pipelines(stages)
+    if TABLES[table].stages:
+        yield from _pipelines(TABLES[table])
 
 
 def _coded(stages: int) -> Iterator[Case]:
@@ -205,10 +253,13 @@ def _flat(table: str) -> Iterator[Case]:
     # The paper has 4 + 4 epochs of 90.
     short: dict[str, Param] = {"warmup": 1, "cooldown": 1}
     yield Case(name="daso-short", family="daso", strategy="daso", params=short, ratios=ratios)
+    for skip in SKIPS:
+        yield Case(name=f"daso-gs{skip}", family="daso", strategy="daso", params={"gs": skip})
 
 
-def _pipelines(stages: int) -> Iterator[Case]:
+def _pipelines(net: CaseNet) -> Iterator[Case]:
     """Yield strategies with stages; SAMO has replicas to sum over, so that it has exchanges."""
+    stages = net.stages
     deep: dict[str, Param] = {"stages": stages, "microbatches": 2 * stages}
     for name in ("gpipe", "1f1b"):
         yield Case(
@@ -230,15 +281,17 @@ def _pipelines(stages: int) -> Iterator[Case]:
                 params={**params, "variant": variant},
             )
     yield Case(name="adam", family=DENSE, method="ring+dense", optimizer="adam")
-    half: dict[str, Param] = {"stages": 2, "microbatches": 4}
-    for name, pruned in ((UNPRUNED, 0.0), ("samo", 0.9)):
+    masks: dict[str, dict[str, Param]] = {UNPRUNED: {"pruned": 0.0}, "samo": {"pruned": 0.9}}
+    early: dict[str, Param] = {"mask": "early-bird", "warmup": WARM_UP, "whole": net.spared}
+    masks |= {early_bird(share): {"pruned": share, **early} for share in net.pruned}
+    for name, mask in masks.items():
         yield Case(
             name=name,
             family="samo",
             strategy="samo",
             method="ring+fp16",
             optimizer="adam",
-            params={**half, "pruned": pruned},
+            params={"stages": 2, "microbatches": 4, **mask},
             ratios=("samo",),
         )
 

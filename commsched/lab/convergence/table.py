@@ -52,8 +52,16 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A learning rate, and what it led to on samples held out from the training data."""
 
     rate: Positive
-    loss: float | None  # nats, mean over seeds; null where a training diverged
+    loss: float | None  # nats, mean over trainings; null where one diverged
     accuracy: Share
+    trainings: Count
+
+
+class LayerCosine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The cosine of a layer's local gradient with that of the whole net's loss, mean over seeds."""
+
+    layer: Word
+    curve: tuple[Annotated[float, msgspec.Meta(ge=-1.001, le=1.001)], ...]  # before; each period
 
 
 class CaseResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,6 +74,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     trained: Trials
     times: tuple[StepTimes, ...] = ()
     tuned: tuple[Tried, ...] = ()  # by rate; empty: the rate is the table's
+    cosines: tuple[LayerCosine, ...] = ()  # of local losses
 
     @property
     def accuracy(self) -> Mean:

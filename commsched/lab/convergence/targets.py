@@ -77,13 +77,15 @@ def _daso(table: ConvergenceTable) -> Iterator[Target]:
 
 def _samo(table: ConvergenceTable) -> Iterator[Target]:
     """Compare accuracy, state memory and seconds of collectives for equal stages and replicas."""
-    pruned, whole = table.case("samo"), table.case("samo-dense")
-    if pruned is not None and whole is not None and not table.by_loss:
+    whole = table.case("samo-dense")
+    for pruned in table.cases:
+        if whole is None or table.by_loss or pruned.family != "samo" or pruned is whole:
+            continue
         held = against(pruned, whole)
         if held is not None:
             value, half = (100 * (x or 0.0) for x in held.accuracy)
             yield Target(
-                "SAMO, p = .9: accuracy against nothing pruned, equal epochs",
+                f"SAMO ({pruned.name}): accuracy against nothing pruned, equal epochs",
                 "within 1 point",
                 f"{value:+.2f} +- {half:.2f} points",
                 held.accuracy.value >= -POINT,

@@ -130,8 +130,8 @@ def _trained(
     words += ["--optimizer", case.optimizer, "--force-size"]
     planned = old is not None and old.trained.plan == plan.hash
     tried = old.tuned if old is not None and planned else ()
-    if wanted.tune and not tried:
-        tried = tuned(words, rate_of(case, net), stem, train_in_one_process)
+    if wanted.tune:
+        tried = tuned(words, rate_of(case, net), stem, net.tries, train_in_one_process, tried)
     rate = best(tried) if tried else rate_of(case, net)
     same = old is not None and planned and old.trained.made.get("--rate", rate) == rate
     times = old.times if old is not None and planned else ()
@@ -145,7 +145,7 @@ def _trained(
     assert found.plan == plan.hash, "the job has checked it"
     for each in (path, sweep):
         each.unlink()
-    forget(rate_of(case, net), stem)
+    forget(stem)
     return convergence.CaseResult(
         name=case.name,
         family=case.family,
@@ -154,4 +154,5 @@ def _trained(
         trained=found,
         times=times,
         tuned=tried,
+        cosines=old.cosines if old is not None and same else (),
     )

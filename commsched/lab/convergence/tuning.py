@@ -1,6 +1,6 @@
 """The learning rate of a case, chosen on a validation part of the training data."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from commsched.lab.convergence.table import Tried
@@ -8,23 +8,47 @@ from commsched.train import trials
 from commsched.train.trials import Trial, mean
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the table's rate
-SEEDS = 2
+BEYOND = 2.0  # factor to the next rate while the best one lies at an end
+MOST = 9  # rates of a case
 
 
 def tuned(
-    words: Sequence[str], rate: float, stem: Path, train: Callable[[Sequence[str]], None]
+    words: Sequence[str],
+    rate: float,
+    stem: Path,
+    seeds: int,
+    train: Callable[[Sequence[str]], None],
+    before: Sequence[Tried] = (),
 ) -> tuple[Tried, ...]:
     """Train with each rate on fold 0 without looking at what that fold holds out.
 
-    `words` are the command of the trainings without rate, folds and seeds. Finished trainings stay
-    in files beside `stem` until `forget`, so that the next call goes on.
+    FACTORS give the first rates; further ones follow as long as `beyond` says so. `before` are
+    rates that were tried earlier; those that had fewer seeds are tried again. `words` are the
+    command of the trainings without rate, folds and seeds. Finished trainings stay in files beside
+    `stem` until `forget`, so that the next call goes on.
     """
-    found = []
-    for each, path in _files(rate, stem):
-        more = ["--rate", repr(each), "--sweep", str(path), "--folds", "1", "--seeds", str(SEEDS)]
+    found = {one.rate: one for one in before}
+
+    def measure(each: float) -> None:
+        path = stem.with_name(f"{stem.name}.rate-{each:g}.json")
+        more = ["--rate", repr(each), "--sweep", str(path), "--folds", "1", "--seeds", str(seeds)]
         train([*words, *more, "--validate"])
-        found.append(_tried(each, trials.read(path).trials))
-    return tuple(found)
+        found[each] = _tried(each, trials.read(path).trials)
+
+    for each in sorted({rate * factor for factor in FACTORS} | set(found)):
+        if each not in found or found[each].trainings < seeds:
+            measure(each)
+    while (new := beyond(found)) is not None:
+        measure(new)
+    return tuple(found[each] for each in sorted(found))
+
+
+def beyond(found: Mapping[float, Tried]) -> float | None:
+    """Return the next rate while the best one is the smallest or the largest; None at the end."""
+    top = best(list(found.values()))
+    if len(found) >= MOST or top not in (min(found), max(found)):
+        return None
+    return top / BEYOND if top == min(found) else top * BEYOND
 
 
 def best(tried: Sequence[Tried]) -> float:
@@ -32,15 +56,10 @@ def best(tried: Sequence[Tried]) -> float:
     return min(tried, key=lambda one: (one.loss is None, one.loss or 0.0, one.rate)).rate
 
 
-def forget(rate: float, stem: Path) -> None:
+def forget(stem: Path) -> None:
     """Remove the files of finished trainings."""
-    for _, path in _files(rate, stem):
-        path.unlink(missing_ok=True)
-
-
-def _files(rate: float, stem: Path) -> list[tuple[float, Path]]:
-    rates = [rate * factor for factor in FACTORS]
-    return [(each, stem.with_name(f"{stem.name}.rate-{each:g}.json")) for each in rates]
+    for path in stem.parent.glob(f"{stem.name}.rate-*.json"):
+        path.unlink()
 
 
 def _tried(rate: float, found: Sequence[Trial]) -> Tried:
@@ -50,4 +69,5 @@ def _tried(rate: float, found: Sequence[Trial]) -> Tried:
         rate=rate,
         loss=mean(whole).value if len(whole) == len(losses) else None,
         accuracy=mean([trial.end.accuracy for trial in found]).value,
+        trainings=len(found),
     )

@@ -1,0 +1,104 @@
+"""Draw how cases depend on their learning rate, and their held-out loss over the steps."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from commsched.lab.convergence.table import CaseResult, ConvergenceTable
+from commsched.lab.convergence.tuning import best
+from commsched.plot.picture import picture
+from commsched.train.trials import mean
+
+# Families of the papers' promises; source of the colours: Okabe & Ito, 2008.
+COLOURS = {
+    "dense": "#000000",
+    "spectrum": "#D55E00",
+    "largest values": "#0072B2",
+    "daso": "#009E73",
+    "shadow": "#8A8A00",
+    "sparse": "#7A3B00",
+    "1 to 4 bits": "#E69F00",
+    "low rank": "#777777",
+    "pipeline": "#5B2C6F",
+    "local": "#56B4E9",
+    "samo": "#CC79A7",
+    "coded messages": "#00503A",
+}
+DASHES: tuple[str, ...] = ("-", "--", ":", "-.")
+ACROSS = 2  # panels in a row
+SPAN, SPAN_OF_TEXT = 3.2, 1.2  # largest drawn loss, over the least in its panel
+LEAST = 0.95  # end of the axis, over the least loss
+
+
+def draw_rates(tables: Sequence[ConvergenceTable], path: Path) -> None:
+    """Draw the validation's loss over the rates that were tried; a dot is the rate chosen."""
+    _panels(tables, path, _rates, "learning rate", "loss on validation data, nats")
+
+
+def draw_curves(tables: Sequence[ConvergenceTable], path: Path) -> None:
+    """Draw the mean held-out loss of the tuned cases over the steps."""
+    _panels(tables, path, _curve, "steps", "held-out loss, nats")
+
+
+Line = Callable[[Axes, CaseResult, str, str], float]  # returns the least loss
+
+
+def _panels(
+    tables: Sequence[ConvergenceTable], path: Path, line: Line, across: str, up: str
+) -> None:
+    """Draw one panel for each table with tuned cases; the legend is beside it."""
+    shown = [(table, _tuned(table)) for table in tables]
+    shown = [(table, cases) for table, cases in shown if cases]
+    columns, rows = min(len(shown), ACROSS), -(-len(shown) // ACROSS)
+    with picture(path, (6.6 * columns, 4.4 * rows)) as figure:
+        panels = figure.subplots(rows, columns, squeeze=False).reshape(-1)
+        for axes, (table, cases) in zip(panels, shown, strict=False):
+            seen: dict[str, int] = {}
+            least = np.inf
+            for case in cases:
+                dash = DASHES[seen.setdefault(case.family, 0) % len(DASHES)]
+                seen[case.family] += 1
+                least = min(least, line(axes, case, COLOURS[case.family], dash))
+            most = least * (SPAN_OF_TEXT if table.by_loss else SPAN)
+            axes.set_ylim(LEAST * least, min(axes.get_ylim()[1], most))
+            if axes.get_xscale() == "log":
+                axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+                axes.xaxis.set_minor_formatter(NullFormatter())
+            axes.set_xlabel(across)
+            axes.set_ylabel(up)
+            axes.set_title(f"{table.net}, {table.ranks} ranks, {table.steps} steps", fontsize=9)
+            axes.grid(color="0.93", lw=0.6)
+            axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=7)
+        for axes in panels[len(shown) :]:
+            axes.set_axis_off()
+        figure.tight_layout()
+
+
+def _tuned(table: ConvergenceTable) -> list[CaseResult]:
+    """Return the tuned cases, family by family."""
+    places = list(COLOURS)
+    found = [case for case in table.cases if case.tuned and case.family in COLOURS]
+    return sorted(found, key=lambda case: places.index(case.family))
+
+
+def _rates(axes: Axes, case: CaseResult, colour: str, dash: str) -> float:
+    rates = [one.rate for one in case.tuned]
+    losses = [np.nan if one.loss is None else one.loss for one in case.tuned]
+    axes.plot(rates, losses, color=colour, ls=dash, lw=1.1, label=case.name)
+    axes.set_xscale("log")
+    chosen = rates.index(best(case.tuned))
+    axes.plot(rates[chosen], losses[chosen], "o", color=colour, ms=5)
+    return float(np.nanmin(losses, initial=np.inf))
+
+
+def _curve(axes: Axes, case: CaseResult, colour: str, dash: str) -> float:
+    trials = case.trained.trials
+    curves = [[np.nan if x.loss is None else x.loss for x in each.held_out] for each in trials]
+    means = [mean(column).value for column in zip(*curves, strict=True)]
+    steps = [x.steps for x in trials[0].held_out]
+    axes.plot(steps, means, color=colour, ls=dash, lw=1.1, label=case.name)
+    return float(np.nanmin(means, initial=np.inf))

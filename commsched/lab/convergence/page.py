@@ -1,0 +1,120 @@
+"""What the convergence tables say, as tables of a page in Markdown."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from commsched.lab.convergence.table import (
+    CaseResult,
+    ConvergenceTable,
+    StepTimes,
+    against,
+    differences,
+)
+from commsched.lab.convergence.targets import targets
+from commsched.lab.convergence.tuning import best
+from commsched.train.trials import Mean, mean
+from commsched.units import nbytes
+
+RATIO = "fft"  # of compute to exchanges, at which all timed cases were timed
+HEAD = ("case", "rate", "held-out loss", "right", "against dense", "bytes a rank and step")
+TIMES = ("ms a step", "steps to dense's loss", "s to dense's loss")
+COSINES = (
+    "Cosine of each layer's gradient, as its local loss gives it, with that of the whole net's"
+    " loss: before the training, after the first period, and at the end:"
+)
+
+
+def markdown(tables: Mapping[str, ConvergenceTable]) -> str:
+    """Write the promises of the papers with verdicts, then the cases of each table, by name."""
+    lines = ["### What the papers promise", "", *_promises(tables)]
+    for name, table in tables.items():
+        title = f"### `{name}`: {table.net}, {table.ranks} ranks, {table.steps} steps"
+        lines += ["", title, "", *_cases(table)]
+        if any(case.cosines for case in table.cases):
+            lines += ["", COSINES, "", *_cosines(table)]
+    return "\n".join(lines) + "\n"
+
+
+def _promises(tables: Mapping[str, ConvergenceTable]) -> Iterator[str]:
+    rows = [
+        (f"`{name}`", one.what, one.asked, one.found, "held" if one.holds else "**refuted**")
+        for name, table in tables.items()
+        for one in targets(table)
+    ]
+    return _rows(("table", "promise", "bar", "found", "verdict"), rows)
+
+
+def _cases(table: ConvergenceTable) -> Iterator[str]:
+    """Yield the lines of a table's cases; times only if the table has some."""
+    dense, timed = table.case("dense"), any(case.times for case in table.cases)
+    rows = []
+    for case in table.cases:
+        row = [f"`{case.name}`", _rate(case), _loss(case), _points(case.accuracy)]
+        row += [_against(case, dense, table.by_loss), nbytes(case.sent_bytes)]
+        if timed:
+            row += _seconds(case, dense, table.times(case.name, RATIO))
+        rows.append(row)
+    return _rows((*HEAD, *TIMES) if timed else HEAD, rows)
+
+
+def _cosines(table: ConvergenceTable) -> Iterator[str]:
+    """Yield a line for each layer, a column for each case of local losses."""
+    known = [case for case in table.cases if case.cosines]
+    curves = {case.name: {each.layer: each.curve for each in case.cosines} for case in known}
+    layers = [each.layer for each in known[0].cosines]
+    rows = [
+        (f"`{layer}`", *(_points_of(curves[case.name][layer]) for case in known))
+        for layer in layers
+    ]
+    return _rows(("layer", *(f"`{case.name}`" for case in known)), rows)
+
+
+def _points_of(curve: Sequence[float]) -> str:
+    return ", ".join(f"{curve[place]:.2f}" for place in (0, 1, -1))
+
+
+def _rate(case: CaseResult) -> str:
+    """Return the rate, in brackets where it was not tuned."""
+    return f"{best(case.tuned):g}" if case.tuned else f"({case.trained.made.get('--rate')})"
+
+
+def _loss(case: CaseResult) -> str:
+    whole = len(case.losses) == len(case.trained.trials)
+    return f"{mean(case.losses)}" if whole else "diverged"
+
+
+def _against(case: CaseResult, dense: CaseResult | None, by_loss: bool) -> str:
+    """Return the difference by pairs of trainings: nats of a text, points of accuracy."""
+    if dense is None or case is dense:
+        return ""
+    if by_loss:
+        found = differences(case, dense)
+        value, half = mean(found) if found else Mean(0.0, None)
+        return f"{value:+.3f} +- {half or 0.0:.3f} nats" if found else ""
+    held = against(case, dense)
+    return "" if held is None else _points(held.accuracy, "+")
+
+
+def _seconds(
+    case: CaseResult, dense: CaseResult | None, times: StepTimes | None
+) -> tuple[str, str, str]:
+    """Return ms of a step, and steps and seconds to dense's loss, predicted and measured."""
+    held = None if dense is None else against(case, dense)
+    steps = None if held is None else held.steps
+    reached = "not reached" if steps is None else str(steps)
+    if times is None:
+        return "", reached, ""
+    both = times.predicted, times.measured
+    step = " / ".join(f"{1e3 * x:.1f}" for x in both)
+    return step, reached, "" if steps is None else " / ".join(f"{steps * x:.2f}" for x in both)
+
+
+def _points(value: Mean, sign: str = "") -> str:
+    half = "" if value.half is None else f" +- {100 * value.half:.2f}"
+    return f"{100 * value.value:{sign}.2f}{half}"
+
+
+def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield "|" + " --- |" * len(head)
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
