@@ -9,6 +9,7 @@ from commsched.exchange.registry import legal_methods, lossy_name
 from commsched.machine.model import Group, Machine
 from commsched.net.graph import Net
 from commsched.plan.model import Launch, Param, Plan
+from commsched.simulate.engine import Known
 
 Report = Callable[[str, float], None]  # what was done, and s of the best iteration so far
 
@@ -36,6 +37,8 @@ class Request:
     mean: bool = True
     seed: int = 0
     time_limit: float | None = None  # s of search; None: until nothing helps
+    # Exchanges that plans of several requests for one machine share, none of them of a group.
+    played: Known | None = None
     report: Report | None = None  # called with every better plan
 
     def methods(self, group: Group) -> Iterator[Method]:

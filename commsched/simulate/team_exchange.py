@@ -34,7 +34,7 @@ class ExchangeTeams(NamedTuple):
     apart: bool = False  # each is priced alone, as other teams share its ports
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=2048)
 def teams_of(plan: Plan, launch: int, number: int | None) -> ExchangeTeams:
     """Return the teams of a launch, or only one of them; launch -1 has all ranks as a team."""
     if launch < 0:
@@ -51,7 +51,7 @@ def teams_of(plan: Plan, launch: int, number: int | None) -> ExchangeTeams:
     return ExchangeTeams(ranks, plan.team(ranks[0]), plan.team(ranks.ravel()))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=2048)
 def machine_of(plan: Plan, launch: int) -> Machine:
     """Return the machine as a launch sees it while the ranks outside its group exchange, too."""
     if launch < 0 or not (plan.launches[launch].group or plan.launches[launch].split > 1):

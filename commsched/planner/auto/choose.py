@@ -50,7 +50,7 @@ def choose(
     Candidates that can be neither winner nor runner-up are left out, unless `exhaustive`.
     """
     limit = request.memory or request.machine.device.memory
-    wanted = replace(request, report=None, coded=may_be_chosen(lost, unmeasured))
+    wanted = replace(request, report=None, played={}, coded=may_be_chosen(lost, unmeasured))
     search = Search(wanted, planner, limit, lost, unmeasured, say, exhaustive)
     search.run()
     rows = search.rows

@@ -112,7 +112,7 @@ def row(request: Request, candidate: Candidate, planner: str, limit: float) -> R
     return Row(
         candidate=candidate,
         plan=plan,
-        times=times(plan).scaled(plan.machine.size / batches),
+        times=times(plan, request.played).scaled(plan.machine.size / batches),
         batches=batches,
         memory=memory,
         learning=learning(plan, batches),
@@ -137,10 +137,15 @@ def _over_budget(request: Request, plan: Plan) -> str:
     return f"sends by {', '.join(codecs)}, which --max-error does not measure under it"
 
 
-def times(plan: Plan) -> Times:
-    """Simulate every period of a plan's training, and weigh them by their shares."""
+def times(plan: Plan, known: Known | None = None) -> Times:
+    """Simulate every period of a plan's training, and weigh them by their shares.
+
+    known: exchanges of other plans on the same machine.
+    """
+    known = {} if known is None else known
     found = [
-        _simulated(part).scaled(share) for share, part in STRATEGIES[plan.strategy].periods(plan)
+        _simulated(part, known).scaled(share)
+        for share, part in STRATEGIES[plan.strategy].periods(plan)
     ]
     return _sum(found)
 
@@ -163,10 +168,10 @@ def steps_of(plan: Plan) -> int:
     return 2 + max(cycles, 1 if plan.machine.jitter == 0.0 else STEPS)
 
 
-def _simulated(plan: Plan) -> Times:
-    # Exchanges of groups differ by more than what `Known` tells apart.
-    known: Known | None = None if any(launch.group for launch in plan.launches) else {}
-    totals = simulate(plan, steps_of(plan), known=known).totals
+def _simulated(plan: Plan, known: Known) -> Times:
+    # What `Known` tells apart does not tell groups apart.
+    shared = None if any(launch.group for launch in plan.launches) else known
+    totals = simulate(plan, steps_of(plan), known=shared).totals
     values = (totals.iteration, totals.exposed, totals.bubble, totals.sent)
     step, exposed, bubble, sent = (median(each) or 0.0 for each in values)
     return Times(step=step, exposed=exposed, bubble=bubble, sent=sent)

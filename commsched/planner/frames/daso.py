@@ -33,7 +33,11 @@ def daso(request: Request, planner: Planner) -> Plan:
     node = resized(request.machine, nodes=1)
     params = {"overlap": "backward", "optimizer": settings["optimizer"]}
     alone = {field.name: getattr(request, field.name) for field in fields(request)}
-    inside = planner(NodePlanner(**alone | {"machine": node, "strategy": "sync", "params": params}))
+    inside = planner(
+        NodePlanner(
+            **alone | {"machine": node, "strategy": "sync", "params": params, "played": None}
+        )
+    )
     gradients = tuple(
         replace(launch, among="node", stream="inside", reason=_alone(launch))
         for launch in inside.launches

@@ -38,7 +38,7 @@ def sharded(request: Request, planner: Planner) -> Plan:
     sizes = {total / count for count in COUNTS if count >= fewest}
     if request.bucket is not None:
         sizes = {request.bucket}
-    known: Known = {}
+    known: Known = {} if request.played is None else request.played
     priced: Priced = {}
     plans = {}
     for size, levels in product(sorted(sizes), _ways(request)):
