@@ -76,7 +76,7 @@ def test_a_plan_of_the_table_is_always_the_same():
 
 
 # The text's densities are those of the manual of one version of Python.
-@pytest.mark.parametrize("table", ["digits", "deep", "cnn", "wide"])
+@pytest.mark.parametrize("table", ["digits", "deep", "messages", "cnn", "wide"])
 def test_recorded_trainings_are_those_of_the_plans_that_the_command_makes(table):
     recorded = convergence.read(ROOT / "traces" / "convergence" / table / "table.json")
     plans = {case.name: case.trained.plan for case in recorded.cases}

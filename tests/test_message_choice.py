@@ -9,7 +9,10 @@ from commsched.coding.registry import CODECS
 from commsched.machine import file as machine_file
 from commsched.net import file as net_file
 from commsched.plan import file as plan_file
+from commsched.planner.auto.learning import cost, lessons
+from commsched.planner.families import plan_with_verdict
 from commsched.planner.make_plan import make_plan
+from commsched.planner.reasons.verdict import NOTHING
 from commsched.planner.request import Request
 from commsched.program.message_coding import NAMES
 from tests.test_auto import chosen, machine, net
@@ -77,6 +80,43 @@ def test_allow_means_messages_too_and_a_forced_method_does_not(tmp_path, capsys)
     assert "messages dense" in capsys.readouterr().out
 
 
+def test_auto_codes_messages_only_by_what_was_measured_and_loses_little():
+    request = Request(net=net(1000, BIG), machine=machine(), messages=EVERY)
+    choice, plain = (
+        chosen(each, exhaustive=True) for each in (request, replace(request, messages=()))
+    )
+    assert len(choice.rows) == len(plain.rows)  # the codec is chosen inside a candidate
+    lost = {x.params["messages"]: x.lost for x in lessons() if x.strategy == "1f1b"}
+    assert set(lost) >= {"dense", *NAMES}
+    rows = {row.candidate.words: row for row in plain.rows}
+    coded = [row for row in choice.rows if row.told != row.candidate]
+    assert {row.candidate.strategy for row in coded} == {"gpipe", "1f1b"}
+    for row in coded:
+        name = row.told.params["messages"]
+        assert lost[name] <= 0.5
+        assert row.learning.lost == lost[name]
+        assert not row.refused
+        assert row.time * (1 + NOTHING) < rows[row.candidate.words].time
+        alone = replace(request, strategy=row.told.strategy, params=row.told.params)
+        assert plan_with_verdict(alone, "ddp-25mb").plan.hash == row.plan.hash
+    # One bit is the fastest, and loses more than may be lost.
+    assert lost["quant:1"] > 0.5
+    assert {row.told.params["messages"] for row in coded} != {"quant:1"}
+    many = chosen(request, lost=100.0, exhaustive=True)
+    names = {row.told.params.get("messages") for row in many.rows} - {None}
+    assert names == {"quant:1"}
+
+
 def test_under_an_error_budget_auto_codes_no_message():
     request = Request(net=net(1000, BIG), machine=machine(), messages=EVERY, max_error=0.1)
     assert all(row.told == row.candidate for row in chosen(request).rows)
+
+
+def test_the_cost_of_coded_messages_is_that_of_its_lesson():
+    plan = make_plan(wanted("gpipe", params={"messages": "fp16"}))
+    found = cost(plan)
+    assert found.lost is not None
+    assert "mlp:64:3" in str(found)
+    also = make_plan(wanted("gpipe", params={"messages": "fp16"}, lossy=("fp16",)))
+    coded = replace(also, launches=tuple(replace(x, method="ring+fp16") for x in also.launches))
+    assert str(cost(coded)).startswith("not measured with messages fp16")

@@ -4,10 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
-import numpy as np
-
 from commsched.coding.registry import CODECS
-from commsched.cost.pattern import Places
 from commsched.exchange.registry import lossy_name
 from commsched.plan.model import Plan
 from commsched.planner.reasons.verdict import NOTHING
@@ -15,7 +12,7 @@ from commsched.planner.request import Request
 from commsched.planner.search.timing import iteration
 from commsched.program.message_coding import AS_THEY_ARE, NAMES, coding_of
 from commsched.program.stages import Stage, grid
-from commsched.schedule.rounds import Round
+from commsched.simulate.pipelines import message_seconds
 
 KEY = "messages"  # the parameter of pipelines
 
@@ -61,14 +58,10 @@ def _allowed(request: Request, plan: Plan) -> Iterator[Plan]:
 
 def _on_the_way(plan: Plan, stages: tuple[Stage, ...]) -> float:
     """Seconds from stage to stage of a microbatch, without what all codecs take alike."""
-    coding, places = coding_of(plan), Places.of(plan.machine, plan.machine.everyone)
-    found = 0.0
+    coding, found = coding_of(plan), 0.0
     for before, after in pairwise(stages):
         coded = coding.of(before.output)
-        for ends in ((before, after), (after, before)):
-            src, dst = (np.array(stage.ranks, np.int64) for stage in ends)
-            first = np.zeros(len(src), np.int64)
-            wire = places.pattern(Round(src, dst, first, first + 1, False, 1)).wire
-            sent = wire.port(np.full(len(src), float(coded.nbytes)))
-            found += coded.encode + float(sent.max()) + coded.decode
+        for source, to in ((before, after), (after, before)):
+            busy, _ = message_seconds(plan.machine, source.ranks, to.ranks, coded.nbytes)
+            found += coded.encode + float(busy.max()) + coded.decode
     return found
