@@ -76,6 +76,36 @@ def test_every_microbatch_beyond_the_stages_takes_the_same_time(full, chunks):
     assert many == pytest.approx(first + 8 * (more - first), rel=1e-9)
 
 
+def test_gradients_of_microbatches_are_added_by_kernels_of_their_own():
+    """On each rank, once per microbatch, for all matrices and for the table at both ends."""
+    plain, added = net(), net(accumulated=6.0)
+    parameters = 12 * 8 * 1024**2 + 2 * 4096 * 1024
+    more = sum(x.backward_bytes for x in added.layers) - sum(x.backward_bytes for x in plain.layers)
+    assert more == pytest.approx(6.0 * parameters)
+    assert added.tensors == plain.tensors
+    cut = [cut_net(some, 4) for some in (plain, added)]
+    more = sum(x.backward_bytes for x in cut[1].layers) - sum(
+        x.backward_bytes for x in cut[0].layers
+    )
+    assert more == pytest.approx(6.0 * parameters / 4)
+    run = SMALL._replace(stages=1)
+    without, with_ = (simulated_step(run, 3, accumulated=a) for a in (0.0, 6.0))
+    bandwidth = machines.load("dgx-a100").device.bandwidth
+    # A single stage adds the gradient of the embedding to that of the head, too.
+    whole = 12 * 8 * 1024**2 + 2 * 51200 * 1024
+    assert with_ - without == pytest.approx(3 * 6.0 * whole / 2 / bandwidth, rel=1e-6)
+
+
+@pytest.mark.parametrize(("full", "share"), [(True, 1.0), (False, 0.5)])
+def test_sums_of_backward_hide_behind_the_products_of_columns(full, share):
+    """Two in each of 8 blocks and one of the head; 2 (p - 1) (L + 2 o + n G / p) each."""
+    run = SMALL._replace(stages=1, full=full)
+    waited, hidden = (simulated_step(run._replace(hides=on), 3) for on in (False, True))
+    inside = machines.load("dgx-a100").inside
+    once = inside.latency + 2 * inside.overhead + 2.0 * 2048 * 1024 / 2 * inside.per_byte
+    assert waited - hidden == pytest.approx(3 * 17 * share * 2 * once, rel=1e-3)
+
+
 def test_equally_near_products_differ_by_their_inner_size():
     device = machines.load("dgx-a100").device
     scores, values = device.rate((2048, 128, 2048)), device.rate((2048, 2048, 128))

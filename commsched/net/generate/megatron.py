@@ -30,6 +30,7 @@ def megatron(
     sequence_parallel: bool = False,
     selective: bool = False,
     flash: bool = False,
+    accumulated: float = 0.0,
 ) -> Net:
     """Build a GPT of `batch` sequences in a microbatch, float16; a block is one unit of a stage.
 
@@ -38,16 +39,27 @@ def megatron(
     selective: the backward pass computes scores, softmax and dropout of the attention again.
     flash: one kernel computes the attention, without dropout, of the tokens before each token; its
     scores are not kept, and computed again in the backward pass.
+    accumulated: B of memory traffic with which a microbatch's gradient of one parameter is added to
+    those before, in a kernel of its own.
     Source: see SOURCE; flash: Dao et al., "FlashAttention", NeurIPS 2022. Holds for a tied output
     head.
     """
     shape = _Shape(hidden, heads, sequence, batch, sequence_parallel, selective, flash)
     tokens = sequence * batch
+    table = 1.0 * vocabulary * hidden  # parameters, on the first stage and on the last
+
+    def added(at: str, parameters: float) -> Iterable[Layer]:
+        if accumulated:
+            yield shape.inside(f"{at}.accumulate", hidden, 0.0, accumulated * parameters, 0.0)
+
     blocks = [
-        replace(layer, block=f"h.{i}") for i in range(layers) for layer in shape.block(f"h.{i}")
+        replace(layer, block=f"h.{i}")
+        for i in range(layers)
+        for layer in (*added(f"h.{i}", 12.0 * hidden**2), *shape.block(f"h.{i}"))
     ]
-    tail = (shape.alone(norm_layer("ln_f", tokens, hidden)), *_head(tokens, hidden, vocabulary))
-    every = (embedding_layer(tokens, sequence, hidden, vocabulary), *blocks, *tail)
+    first = (*added("embedding", table), embedding_layer(tokens, sequence, hidden, vocabulary))
+    last = (*added("head", table), *_head(tokens, hidden, vocabulary))
+    every = (*first, *blocks, shape.alone(norm_layer("ln_f", tokens, hidden)), *last)
     crossing = 2.0 * tokens * hidden / scattered
     return Net(name=name, layers=tuple(_chained(every, crossing)), batch=batch, source=SOURCE)
 
@@ -82,7 +94,7 @@ class _Shape:
         yield self.alone(self._residual(f"{at}.attn.residual"))
         yield self.alone(norm_layer(f"{at}.ln_2", t, h))
         yield matrix_layer(f"{at}.mlp.fc", t, h, 4 * h, kept=kept, cut="columns", parts=4 * h)
-        yield self._inside(f"{at}.mlp.gelu", 4 * h, 16 * self.th, 24 * self.th, 8 * self.th)
+        yield self.inside(f"{at}.mlp.gelu", 4 * h, 16 * self.th, 24 * self.th, 8 * self.th)
         kept *= 4
         yield matrix_layer(
             f"{at}.mlp.proj", t, 4 * h, h, kept=kept, cut="rows", parts=4 * h, whole=0.0
@@ -101,7 +113,7 @@ class _Shape:
             ("dropout", (), 0.0, 5 * self.ass, 5 * self.ass, 3 * self.ass),
             ("values", values, flops, traffic, 2 * traffic, 2 * self.th),
         ):
-            layer = self._inside(f"{at}.{name}", self.heads, moved, back, kept)
+            layer = self.inside(f"{at}.{name}", self.heads, moved, back, kept)
             layer = replace(layer, matrix=matrix, forward_flops=work, backward_flops=2 * work)
             yield self._repeated(layer) if self.selective else layer
 
@@ -113,7 +125,7 @@ class _Shape:
             ("scores", (s, width, s), flops, 4 * self.th),
             ("values", (s, s, width), 0.0, 2 * self.th),
         ):
-            layer = self._inside(f"{at}.{name}", self.heads, moved, 2 * moved, kept)
+            layer = self.inside(f"{at}.{name}", self.heads, moved, 2 * moved, kept)
             yield replace(
                 layer, matrix=matrix, forward_flops=flops, backward_flops=2 * flops + again
             )
@@ -127,7 +139,8 @@ class _Shape:
             activation=layer.activation if layer.matrix else 0.0,
         )
 
-    def _inside(self, name: str, parts: int, moved: float, back: float, kept: float) -> Layer:
+    def inside(self, name: str, parts: int, moved: float, back: float, kept: float) -> Layer:
+        """Return a kernel bound by memory, whose parts ranks share."""
         return Layer(
             name=name,
             forward_bytes=moved,
