@@ -68,12 +68,12 @@ def end_of(plan: Plan, index: int, kind: Kind, steps_back: int = 0) -> After:
     return After(operation_name(plan.launches[index].name, "", kind), steps_back)
 
 
-def launch_op(plan: Plan, index: int, kind: Kind, *after: After, phase: str = "") -> Op:
+def launch_op(plan: Plan, index: int, kind: Kind, *after: After) -> Op:
     """Build one operation of a launch, on the default stream of its kind."""
     launch = plan.launches[index]
     return Op(
         kind=kind,
-        name=operation_name(launch.name, phase, kind),
+        name=operation_name(launch.name, "", kind),
         stream=STREAMS.get(kind, launch.stream),
         after=after,
         launch=index,
@@ -92,11 +92,17 @@ def exchange_ops(plan: Plan, index: int, before: After, own: Collection[Kind] = 
 
     own: what is done on the launch's own stream, by the thread that communicates.
     """
-    phases, ops = phases_of(plan, index), list[Op]()
+    phases, ops, launch = phases_of(plan, index), list[Op](), plan.launches[index]
     for kind, number in operations(phases):
-        op = launch_op(plan, index, kind, before, phase=phases[number].name)
-        stream = plan.launches[index].stream if kind in own else op.stream
-        ops.append(replace(op, phase=number, stream=stream))
+        op = Op(
+            kind=kind,
+            name=operation_name(launch.name, phases[number].name, kind),
+            stream=launch.stream if kind in own else STREAMS.get(kind, launch.stream),
+            after=(before,),
+            launch=index,
+            phase=number,
+        )
+        ops.append(op)
         before = After(op.name)
     return ops
 

@@ -27,6 +27,7 @@ from commsched.simulate.result import Prediction
 from commsched.simulate.team_exchange import (
     Exchanged,
     ExchangeTeams,
+    content_of,
     exchanged,
     machine_of,
     teams_of,
@@ -80,6 +81,7 @@ class _Simulation:
         self.sharers: dict[tuple[int, str], list[int]] = {}  # roles of an exchange of this step on
         self.stream: dict[tuple[int, str], str] = {}  # (role, name) of operations
         self.messages: PipelineMessages | None = None
+        self.coding: dict[tuple[object, ...], float] = {}  # s, by what decides it in this plan
 
     def step(self, step: int) -> None:
         """Place all operations of one step."""
@@ -101,6 +103,7 @@ class _Simulation:
         The old launches have brought the new launches' results of the step before.
         """
         self.plan = plan
+        self.coding = {}
         over = max(float(some[0].source.end.max()) for some in by_source(self.placed))
         for clocks in self.clocks:
             clocks.free.update({s: np.full_like(f, over) for s, f in clocks.free.items()})
@@ -204,7 +207,9 @@ class _Simulation:
         looks as soon as its own work is done.
         """
         clocks, keys = self.clocks[role], self._inputs(role, step, op)
-        ready: Floats = np.max([self.ends[key].end for key in keys], axis=0, initial=0.0)
+        ready: Floats = self.ends[keys[0]].end if keys else np.zeros(len(self.ranks[role]))
+        for key in keys[1:]:
+            ready = np.maximum(ready, self.ends[key].end)
         mean, ranks = self.plan.machine.handover, self.ranks[role]
         if mean and any(self.stream.get((role, key[2])) != op.stream for key in keys):
             name = f"handover of {op.name}"
@@ -257,9 +262,13 @@ class _Simulation:
         """Seconds of the parts of an operation, without jitter."""
         if op.launch < 0:
             return 0.0
-        plan, numel = self.plan, values_of(self.plan, op.launch)
-        phase = self._phase(op, step)
-        return seconds(parts_of(plan, op), phase, numel, plan.machine.device)
+        plan, launch = self.plan, self.plan.launches[op.launch]
+        method = str(step) if self.decisions else method_at(launch.method, step).name
+        key = op.kind, op.launch, op.phase, op.root, op.alone, method
+        if key not in self.coding:
+            numel, phase = values_of(plan, op.launch), self._phase(op, step)
+            self.coding[key] = seconds(parts_of(plan, op), phase, numel, plan.machine.device)
+        return self.coding[key]
 
     def _phase(self, op: Op, step: int) -> Phase:
         return decided_phase(self.plan, op, step, self.decisions)
@@ -323,9 +332,7 @@ class _Simulation:
             first = start.min()
             apart = np.rint(np.stack([start - first, rest]) / SAME).astype(np.int64).tobytes()
             launch = self.plan.launches[op.launch]
-            spec = self.plan.spec(launch)
-            dense = all(law.law == "dense" for law, *_ in spec.pieces)
-            content = spec.numel if dense and spec.slots is None else spec
+            content = content_of(self.plan, op.launch)
             who = op.team, op.root, launch.among, launch.split
             method = method_at(launch.method, step).name
             key = method, content, op.phase, op.kind, self.limit, who, apart

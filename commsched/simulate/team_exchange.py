@@ -11,6 +11,7 @@ from commsched.cost import price
 from commsched.cost.alongside import alongside
 from commsched.exchange.method import Phase
 from commsched.machine.model import Group, Machine
+from commsched.net.bucket import BucketSpec
 from commsched.plan.model import Plan
 from commsched.schedule.rounds import Round, Schedule
 
@@ -49,6 +50,14 @@ def teams_of(plan: Plan, launch: int, number: int | None) -> ExchangeTeams:
     if len(ranks) == 1 and ranks.size == plan.machine.size and (np.diff(ranks[0]) == 1).all():
         return ExchangeTeams(ranks, plan.machine.everyone, plan.machine.everyone)
     return ExchangeTeams(ranks, plan.team(ranks[0]), plan.team(ranks.ravel()))
+
+
+@lru_cache(maxsize=2048)
+def content_of(plan: Plan, launch: int) -> BucketSpec | int:
+    """Return what tells a launch's bucket from others that cost another time."""
+    spec = plan.spec(plan.launches[launch])
+    dense = all(law.law == "dense" for law, *_ in spec.pieces)
+    return spec.numel if dense and spec.slots is None else spec
 
 
 @lru_cache(maxsize=2048)

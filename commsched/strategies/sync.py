@@ -150,7 +150,8 @@ def _ops(plan: Plan, optimizer: Param, now: SyncStep, root: bool) -> tuple[Op, .
         ops += [_apply(plan, i, optimizer, steps_back=1) for i in used]
         forward = compute(plan, layer, False, after)
         first = apart and layer is plan.net.layers[0]
-        ops.append(replace(forward, seconds=forward.seconds - plan.net.data * first))
+        loading = plan.net.data * first
+        ops.append(replace(forward, seconds=forward.seconds - loading) if loading else forward)
         after = ()
     for layer in reversed(plan.net.layers):
         ops.append(compute(plan, layer, True))
