@@ -76,7 +76,7 @@ def test_a_plan_of_the_table_is_always_the_same():
 
 
 # The text's densities are those of the manual of one version of Python.
-@pytest.mark.parametrize("table", ["digits", "deep", "messages", "cnn", "wide"])
+@pytest.mark.parametrize("table", ["digits", "deep", "messages", "plateau", "cnn", "wide"])
 def test_recorded_trainings_are_those_of_the_plans_that_the_command_makes(table):
     recorded = convergence.read(ROOT / "traces" / "convergence" / table / "table.json")
     plans = {case.name: case.trained.plan for case in recorded.cases}
@@ -232,6 +232,21 @@ def test_figures_of_rates_and_curves_show_the_tuned_cases(tmp_path):
         text = (tmp_path / "x.svg").read_text()
         assert text.count(">daso<") == 1
         assert ">shadow<" not in text
+
+
+def test_a_missed_bar_is_refuted_only_by_tuned_rates():
+    import msgspec
+
+    tried = (Tried(rate=0.1, loss=1.0, accuracy=0.5, trainings=1),)
+    names = ("dense", "fft:0.15", "topk:0.03125")
+    cases = [trained(name, 1.0, right=0.5 - 0.1 * place) for place, name in enumerate(names)]
+    for tuned_cases, verdict in ((2, "missed, rates not tuned"), (3, "**refuted**")):
+        some = [msgspec.structs.replace(case, tuned=tried) for case in cases[:tuned_cases]]
+        table = ConvergenceTable(
+            net=NET.name, ranks=4, steps=NET.steps, cases=(*some, *cases[tuned_cases:])
+        )
+        row = next(line for line in markdown({"digits": table}).splitlines() if "FFT" in line)
+        assert row.endswith(f"| -10.00 +- 0.00 points, top-k -20.00 +- 0.00 | {verdict} |")
 
 
 def test_a_rate_is_chosen_without_a_look_at_what_is_held_out():

@@ -9,7 +9,7 @@ from commsched.lab.convergence.table import (
     against,
     differences,
 )
-from commsched.lab.convergence.targets import targets
+from commsched.lab.convergence.targets import Target, targets
 from commsched.lab.convergence.tuning import best
 from commsched.train.trials import Mean, mean
 from commsched.units import nbytes
@@ -36,11 +36,20 @@ def markdown(tables: Mapping[str, ConvergenceTable]) -> str:
 
 def _promises(tables: Mapping[str, ConvergenceTable]) -> Iterator[str]:
     rows = [
-        (f"`{name}`", one.what, one.asked, one.found, "held" if one.holds else "**refuted**")
+        (f"`{name}`", one.what, one.asked, one.found, _verdict(one, table))
         for name, table in tables.items()
         for one in targets(table)
     ]
     return _rows(("table", "promise", "bar", "found", "verdict"), rows)
+
+
+def _verdict(target: Target, table: ConvergenceTable) -> str:
+    """Return a verdict; a bar that was missed at rates that were not tuned refutes nothing."""
+    if target.holds:
+        return "held"
+    compared = [table.case(name) for name in target.cases]
+    whole = all(case is not None and case.tuned for case in compared)
+    return "**refuted**" if whole else "missed, rates not tuned"
 
 
 def _cases(table: ConvergenceTable) -> Iterator[str]:

@@ -12,12 +12,13 @@ ROUNDING = 1e-3  # nats; four ranks' sums are added in another order
 
 
 class Target(NamedTuple):
-    """One target, the measured value, and whether the target is met."""
+    """One target, the measured value, whether the target is met, and whose learning it compares."""
 
     what: str
     asked: str
     found: str
     holds: bool
+    cases: tuple[str, ...] = ()  # empty: none, only seconds, bytes or sums
 
 
 def targets(table: ConvergenceTable) -> Iterator[Target]:
@@ -46,6 +47,7 @@ def _fft(table: ConvergenceTable) -> Iterator[Target]:
             "within 0.5 points, top-k of the same bytes worse or equal",
             f"{value:+.2f} +- {half:.2f} points, top-k {rest:+.2f} +- {wide:.2f}",
             own.accuracy.value >= -HALF and other.accuracy.value <= own.accuracy.value,
+            (dense.name, spectrum.name, largest.name),
         )
 
 
@@ -63,7 +65,7 @@ def _daso(table: ConvergenceTable) -> Iterator[Target]:
                 continue
             what = f"DASO ({name}), compute {times.value:.3g} of exchanges: time to dense's loss"
             if own.steps is None:
-                yield Target(what, ">= 25 % less", "not reached", False)
+                yield Target(what, ">= 25 % less", "not reached", False, ("dense", name))
                 continue
             saved, told = (
                 1.0 - own.steps * mine / (other.steps * theirs)
@@ -72,7 +74,7 @@ def _daso(table: ConvergenceTable) -> Iterator[Target]:
                     (times.predicted, base.predicted),
                 )
             )
-            yield Target(what, ">= 25 % less", _less(saved, told), saved >= 0.25)
+            yield Target(what, ">= 25 % less", _less(saved, told), saved >= 0.25, ("dense", name))
 
 
 def _samo(table: ConvergenceTable) -> Iterator[Target]:
@@ -89,6 +91,7 @@ def _samo(table: ConvergenceTable) -> Iterator[Target]:
                 "within 1 point",
                 f"{value:+.2f} +- {half:.2f} points",
                 held.accuracy.value >= -POINT,
+                (whole.name, pruned.name),
             )
     own, other = (table.times(name, "samo") for name in ("samo", "samo-dense"))
     if own is None or other is None:
