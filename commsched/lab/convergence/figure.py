@@ -27,8 +27,9 @@ COLOURS = (
     "#00503A",
     "#8A8A00",
     "#B00058",
+    "#3B3BD6",
 )
-MARKERS = "os^Dv<>Pp*Xhd"
+MARKERS = "os^Dv<>Pp*XhdH"
 LABEL = 6.5  # points
 LABEL_ROOM = 0.035  # of a panel's height: distance between labels side by side
 MARK, LETTER = 0.011, 0.0128  # of the panel: half a marker, and a letter of a label
