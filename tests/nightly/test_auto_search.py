@@ -10,7 +10,7 @@ from commsched.net.generate.transformer import gpt
 from commsched.planner.request import Request
 from tests.support.auto_search import check_floors
 
-SHAPES = [("superpod-h100", 2, 2), ("superpod-h100", 4, 2), ("dgx-h100", 1, 4)]
+SHAPES = [("superpod-h100", 2, 2), ("superpod-h100", 4, 2), ("dgx-a100", 1, 4)]
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.1])

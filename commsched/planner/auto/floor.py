@@ -5,14 +5,17 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from commsched.arrays import Floats
+from commsched.net.tensor_cut import gathers, sums
 from commsched.plan.model import Plan
 from commsched.planner.auto.rows import steps_of
+from commsched.planner.frames.zero import gathered
 from commsched.program.message_coding import Coded, coding_of
 from commsched.program.registry import STRATEGIES
 from commsched.program.slowness import slowness
 from commsched.program.stages import PipelineStrategy, Stage, dealt, grid
 from commsched.simulate.pipelines import message_seconds
 
+BYTES = {"fp16": 2.0, "bf16": 2.0}  # of an element as these codecs send it
 ROUNDED = 1.0 - 1e-9  # sums in another order than the simulator's differ by less
 
 
@@ -38,12 +41,13 @@ def pipeline_floor(plan: Plan) -> float:
 
         max over k of (w_k + sum over i < k of (b_i + t_i)) + sum over i < K - 1 of (f_i + t_i)
 
-    f_i, b_i [s] = forward and backward of a microbatch in the i-th of K ranks' first stage, t_i [s]
-    = a message between ranks i and i + 1. w_k [s] = what rank k still computes in all its stages,
-    of m microbatches: m b, and m f for the last rank, since no rank goes backward before the last
-    one goes forward. Or, without the t_{k-1} that follows: all messages backward from rank k, one
-    after the other through its port. Then the last of them goes down to the first rank, which
-    updates, and the next step's first microbatch goes up to the last rank.
+    f_i, b_i [s] = forward and backward of a microbatch in the i-th of K ranks' first stage, with
+    the sums of tensor-parallel ranks, see `_sums`; t_i [s] = a message between ranks i and i + 1.
+    w_k [s] = what rank k still computes in all its stages, of m microbatches: m b, and m f for the
+    last rank, since no rank goes backward before the last one goes forward. Or, without the t_{k-1}
+    that follows: all messages backward from rank k, one after the other through its port. Then the
+    last of them goes down to the first rank, which updates, and the next step's first microbatch
+    goes up to the last rank.
     Holds for stages that are updated once a step, with compute at the least jitter drawn.
     """
     settings = STRATEGIES[plan.strategy].settings(plan)
@@ -60,17 +64,42 @@ def pipeline_floor(plan: Plan) -> float:
             found.append((float((port + away).min()) + coded.decode, float(port.min())))
         return min(way for way, _ in found), min(port for _, port in found)
 
+    def turn(stage: Stage, *directions: bool) -> float:
+        work = {False: stage.forward, True: stage.backward}
+        return sum(fast * work[each] + _sums(plan, stage, each) for each in directions)
+
     backward = [message(b, a, a.output) for a, b in pairwise(stages)]
-    down = [fast * stages[i].backward + backward[i][0] for i in range(last)]
+    down = [turn(stages[i], True) + backward[i][0] for i in range(last)]
     drain = [0.0, *accumulate(down)]
     found = 0.0
     for k, held in enumerate(roles):
-        works = m * sum(stage.backward + (k == last) * stage.forward for stage in held)
+        works = m * sum(turn(stage, *((False, True) if k == last else (True,))) for stage in held)
         sends = m * sum(backward[stage.number - 1][1] for stage in held if stage.number)
         flight = backward[k - 1][0] if k else 0.0
-        found = max(found, fast * works + drain[k], sends + drain[k] - flight)
+        found = max(found, works + drain[k], sends + drain[k] - flight)
     up = (message(stages[i], stages[i + 1], stages[i].output)[0] for i in range(last))
-    return found + fast * sum(stage.forward for stage in stages[:last]) + sum(up)
+    return found + sum(turn(stage, False) for stage in stages[:last]) + sum(up)
+
+
+def _sums(plan: Plan, stage: Stage, backward: bool) -> float:
+    """Seconds that T tensor-parallel ranks sum activations in a turn of a stage, at least.
+
+        (T - 1) / T n e G    for each reduce-scatter or all-gather; a sum is one of each
+
+    n = elements; e [B] = the size of one, which is not coded; G [s/B] of the fastest link: the
+    ranks send as much on average, one message after the other. 0 where a rank has several links (a
+    torus), or where sums were measured.
+    """
+    machine, width = plan.machine, stage.width
+    if width == 1 or machine.native or any(level.torus for level in machine.levels):
+        return 0.0
+    shared = plan.net.sequence > 1
+    once = sum(layer.summed for layer in stage.layers if sums(layer, backward))
+    spread = sum(layer.summed * gathers(layer, backward) for layer in stage.layers)
+    elements = once + spread if shared else 2 * once
+    nbytes = elements * BYTES.get(gathered(plan.net, "auto"), 4.0)
+    links = [machine.inside, machine.between, *(level.link for level in machine.levels)]
+    return (width - 1) / width * nbytes * min(link.per_byte for link in links)
 
 
 def _fastest(plan: Plan) -> float:
