@@ -98,17 +98,17 @@ def progress(comm: MPI.Intracomm, arena: Arena, budget: float) -> dict[str, floa
     """
     exchanges = Exchanges(comm, arena)
     numel = _hidden_size(exchanges)
-    start = exchanges.beginner("ring", CODECS["dense"], numel)
     alone = exchanges.seconds("ring", CODECS["dense"], numel, budget / 4)
-    modes: dict[str, Callable[[], None]] = {
-        "thread": lambda: _threaded(start(), arena, lambda: time.sleep(alone)),
-        "thread, busy cores": lambda: _threaded(start(), arena, lambda: _spin(alone)),
-        "none": lambda: _unpolled(start(), alone),
-    }
     found = {}
-    for name, work in modes.items():
-        both = median_seconds(comm, budget / 4, work)
-        found[name] = float(np.clip((2 * alone - both) / alone, 0.0, 1.0))
+    with exchanges.beginner("ring", CODECS["dense"], numel) as start:
+        modes: dict[str, Callable[[], None]] = {
+            "thread": lambda: _threaded(start(), arena, lambda: time.sleep(alone)),
+            "thread, busy cores": lambda: _threaded(start(), arena, lambda: _spin(alone)),
+            "none": lambda: _unpolled(start(), alone),
+        }
+        for name, work in modes.items():
+            both = median_seconds(comm, budget / 4, work)
+            found[name] = float(np.clip((2 * alone - both) / alone, 0.0, 1.0))
     return found
 
 

@@ -1,7 +1,9 @@
 """Time exchanges among some ranks, from sleep and on cold memory, as in a training step."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import cycle
 
 import numpy as np
 from mpi4py import MPI
@@ -14,6 +16,7 @@ from commsched.exchange.payload import Payload
 from commsched.kernels.modules import beside
 from commsched.machine.model import Group
 from commsched.net.bucket import BucketSpec
+from commsched.run.engine.prepared import Landing, Prepared, prepared
 from commsched.run.engine.transfer import begin
 from commsched.run.engine.wait_for_messages import complete
 from commsched.run.job import agree
@@ -24,6 +27,7 @@ from commsched.schedule.registry import COLLECTIVES
 
 PAUSE = 1e-3  # s of sleep before each repeat
 IDLE = 2e-3  # s between polls of ranks that wait for a measurement of others
+TURNS = 4  # exchanges at most that are prepared, each in memory of its own
 
 
 class Silent(Dense):
@@ -137,29 +141,47 @@ class Exchanges:
 
     def seconds(self, collective: str, codec: Codec, numel: int, budget: float) -> float:
         """Median s of an all-reduce of `numel` elements from a common start."""
-        start = self.beginner(collective, codec, numel)
 
         def work() -> None:
             complete(start())
             self.arena.end()
 
-        return median_seconds(self.comm, budget, work)
+        with self.beginner(collective, codec, numel) as start:
+            return median_seconds(self.comm, budget, work)
 
-    def beginner(self, collective: str, codec: Codec, numel: int) -> Callable[[], Exchange]:
-        """Return a function that begins such an all-reduce."""
+    @contextmanager
+    def beginner(
+        self, collective: str, codec: Codec, numel: int
+    ) -> Iterator[Callable[[], Exchange]]:
+        """Yield a function that begins such an all-reduce, prepared if those of a run would be."""
         schedule = COLLECTIVES[collective](self.group)
         payload = Payload.reducing(schedule, codec, BucketSpec.uniform(numel))
+        path, landing = self.arena.place.path, Landing()
+        made: list[Prepared] = []
+
+        def opened() -> ReducingEndpoint:
+            return ReducingEndpoint(self.arena.window(numel), payload, {}, None)
+
+        for _ in range(max(1, min(TURNS, len(self.arena.values) // numel))):
+            found = prepared(schedule, opened(), self.comm, 0, path, landing)
+            made += [] if found is None else [found]
+        turns = cycle(made)
 
         def start() -> Exchange:
-            held = ReducingEndpoint(self.arena.window(numel), payload, {}, None)
-            return begin(schedule, held, self.comm, 0, self.arena.place.path)
+            if not made:
+                return begin(schedule, opened(), self.comm, 0, path)
+            chosen = next(turns)
+            chosen.start()
+            return chosen
 
-        return start
+        yield start
+        for each in made:
+            each.free()
 
     def busy(self, message: int, budget: float) -> float:
         """Return the cores that such a ring keeps busy on a rank."""
-        start = self.beginner("ring", Silent(), message // 4 * self.comm.size)
-        return busy_share(self.comm, budget, lambda: complete(start()))
+        with self.beginner("ring", Silent(), message // 4 * self.comm.size) as start:
+            return busy_share(self.comm, budget, lambda: complete(start()))
 
     def ring(self, message: int, budget: float) -> float:
         """Median s of a ring whose every message has `message` bytes, without additions."""

@@ -17,6 +17,7 @@ from commsched.run.job.clock import now
 from commsched.run.wire.device import HOST, ComputeDevice
 from commsched.run.wire.find_device import find_device
 from commsched.run.wire.host import CUT, PLAIN, PlainPath
+from commsched.run.wire.kept_memory import keep_freed_memory
 from commsched.run.wire.path import Path
 from commsched.run.wire.staging import CHUNK, POINTED, Pointers, StagedPath
 from commsched.timeline.header import Measured
@@ -59,6 +60,7 @@ def choose_placement(name: str, comm: MPI.Intracomm, *, current: bool = False) -
     pointers of a device, and a message around all ranks arrives, packets go that way; otherwise
     through memory of the host. Where all ranks have a GPU of their own, native sums are NCCL's.
     """
+    keep_freed_memory()
     hosts = agree.gather_text(socket.gethostname(), comm)
     place = hosts[: comm.rank].count(hosts[comm.rank])
     device = agree.on_all_ranks(lambda: find_device(name, None if current else place), comm)
