@@ -11,8 +11,9 @@ from commsched.exchange.pair import route
 from commsched.exchange.payload import Payload
 from commsched.machine.model import Group
 from commsched.net.bucket import BucketSpec
-from commsched.run.engine.prepared import Landing, prepared
-from commsched.run.engine.transfer import begin
+from commsched.run.engine.prepared import Landing, Prepared, prepared
+from commsched.run.engine.probe import TURNS, Arena, Exchanges
+from commsched.run.engine.transfer import Transfer, begin
 from commsched.run.engine.wait_for_messages import complete
 from commsched.run.wire.host import PLAIN, PlainPath
 from commsched.run.wire.path import Repeated
@@ -103,3 +104,19 @@ def test_packets_in_pieces_and_of_unknown_size_go_another_way():
     assert (known is None) == (WORLD.size > 1)
     schedule, _, held = endpoint("ring", "coo")
     assert prepared(schedule, held, WORLD, 7, PLAIN) is None
+
+
+@pytest.mark.parametrize(("codec", "kind"), [("dense", Prepared), ("elias", Transfer)])
+def test_calibration_times_what_a_run_does(codec, kind):
+    exchanges, problems = Exchanges(WORLD, Arena(16 * NUMEL)), []
+    with exchanges.beginner("doubling", CODECS[codec], NUMEL) as start:
+        for turn in range(2 * TURNS):
+            exchanges.arena.values[:] = 1 + WORLD.rank + turn
+            started = start()
+            problems += [] if isinstance(started, kind) else [f"{type(started)} in turn {turn}"]
+            complete(started)
+            total = sum(range(1, WORLD.size + 1)) + turn * WORLD.size
+            summed = np.count_nonzero(exchanges.arena.values == total)
+            if WORLD.size > 1 and summed != NUMEL:
+                problems.append(f"turn {turn}: {summed} of {NUMEL} elements are summed")
+    together(problems)

@@ -18,7 +18,7 @@ from commsched.machine.model import Group
 from commsched.plan.model import Plan
 from commsched.program.model import CODINGS, Kind, Op
 from commsched.run.engine import short_slice
-from commsched.run.engine.board import Board, WaitStatus
+from commsched.run.engine.board import HOLD, Board, WaitStatus
 from commsched.run.engine.buckets import Buckets
 from commsched.run.engine.channels import EVERYONE, channel, communicators
 from commsched.run.engine.messages import Mail, MessageStreams
@@ -238,7 +238,9 @@ class Communication(threading.Thread):
         coded = min(spent, end - active.start)
         sent = active.sent()
         self._recorder.add(stream, op.name, step, active.start, end, sent, coded, decided)
-        self._board.mark(step, op.name, end, wakes=False)
+        # To put it off pays where short exchanges follow each other. MPI can copy a long message
+        # in a single call, which would hold the others up for milliseconds.
+        self._board.mark(step, op.name, end, wakes=end - active.start > HOLD)
 
     def _look(self) -> None:
         """Check at intervals whether a deadline has passed or a rank is slow, here or elsewhere."""
