@@ -9,11 +9,11 @@ from commsched.arrays import Array, Floats, Ints
 from commsched.codecs.quant import Quant
 from commsched.coding import parameters as read
 from commsched.coding.bit_assignment import UNIT, WHOLE, WIDTHS, assigned, units_of
-from commsched.coding.codec import Codec, State
+from commsched.coding.codec import Delivering, State
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.kernels import bits
-from commsched.kernels.accumulate import ADD, REPLACE, TAKE_OFF, put
+from commsched.kernels.accumulate import REPLACE, put
 from commsched.kernels.modules import beside, module_of, on_host
 from commsched.machine.model import CodecRate, Device
 from commsched.net.bucket import BucketSpec
@@ -22,7 +22,7 @@ BLOCK = 256  # values that share bits and scales
 QUANTS = tuple(Quant(width, False, BLOCK) for width in WIDTHS)
 
 
-class AdaQP(Codec):
+class AdaQP(Delivering):
     """Blocks of 256 values in 2, 4 or 8 bits, BITS in the mean, for the least variance; no bias.
 
     A packet has the bits of each block, and then the blocks of each width as `quant` writes them.
@@ -81,17 +81,7 @@ class AdaQP(Codec):
             state[key] = step, widths
         return widths
 
-    def decode(self, packet: Array, out: Array) -> None:
-        self._deliver(packet, out, REPLACE)
-
-    def add(self, packet: Array, out: Array) -> None:
-        self._deliver(packet, out, ADD)
-
-    def subtract(self, packet: Array, values: Array) -> None:
-        self._deliver(packet, values, TAKE_OFF)
-
-    def _deliver(self, packet: Array, out: Array, way: int) -> None:
-        """Write the packet's values to `out`, add them or subtract them, as `way` says."""
+    def deliver(self, packet: Array, out: Array, way: int) -> None:
         packet = packet.view(np.uint8)
         widths = self._read(packet, len(out))
         blocks, whole = _cut(len(out))

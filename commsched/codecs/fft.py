@@ -4,11 +4,11 @@ import numpy as np
 
 from commsched.arrays import Array, Floats, Ints
 from commsched.coding import parameters as read
-from commsched.coding.codec import Codec, State
+from commsched.coding.codec import Delivering, State
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.kernels import bits, rangefloat, spectrum
-from commsched.kernels.accumulate import ADD, REPLACE, TAKE_OFF
+from commsched.kernels.accumulate import REPLACE
 from commsched.kernels.modules import module_of
 from commsched.kernels.spectrum import SCALE
 from commsched.net.bucket import BucketSpec
@@ -18,7 +18,7 @@ WIDTH = 10  # bits of a real or imaginary part; source: Wang et al., HPDC 2020
 FORMAT = rangefloat.up_to(WIDTH, 5, 1.0)
 
 
-class Fft(Codec):
+class Fft(Delivering):
     """Round to fp16, transform, keep the bins of largest magnitude, write parts in 10 bits.
 
     Each piece of 8192 values is transformed alone. The rest is padded with zeros to a length whose
@@ -70,19 +70,13 @@ class Fft(Codec):
             packet[:SCALE].view(np.float32)[0] = np.nan
         return packet
 
-    def decode(self, packet: Array, out: Array) -> None:
-        self.combine([packet], out)
-
-    def add(self, packet: Array, out: Array) -> None:
-        self._deliver([packet], out, ADD)
-
-    def subtract(self, packet: Array, values: Array) -> None:
-        self._deliver([packet], values, TAKE_OFF)
+    def deliver(self, packet: Array, out: Array, way: int) -> None:
+        self._deliver_sum([packet], out, way)
 
     def combine(self, packets: list[Array], out: Array) -> None:
-        self._deliver(packets, out, REPLACE)
+        self._deliver_sum(packets, out, REPLACE)
 
-    def _deliver(self, packets: list[Array], out: Array, way: int) -> None:
+    def _deliver_sum(self, packets: list[Array], out: Array, way: int) -> None:
         """Write the sum of packets to `out`, or add or subtract it, as `way` says."""
         numel = len(out)
         packets = [packet.view(np.uint8) for packet in packets]

@@ -4,17 +4,16 @@ import numpy as np
 
 from commsched.arrays import Array, Floats, Ints
 from commsched.coding import parameters as read
-from commsched.coding.codec import Codec, State
+from commsched.coding.codec import Delivering, State
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.kernels import eightbit
-from commsched.kernels.accumulate import ADD, REPLACE, TAKE_OFF
 from commsched.net.bucket import BucketSpec
 
 FORMS = {"e4m3": eightbit.E4M3, "e5m2": eightbit.E5M2}
 
 
-class Fp8(Codec):
+class Fp8(Delivering):
     """One byte per value; a partial sum is rounded once per hop, to nearest, and saturates.
 
     e4m3 reaches from 2**-9 to 448, e5m2 from 2**-16 to 57344: all ranks first multiply gradients by
@@ -40,16 +39,7 @@ class Fp8(Codec):
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
         return eightbit.narrow(values, self._form, self._scale)
 
-    def decode(self, packet: Array, out: Array) -> None:
-        self._look_up(packet, out, REPLACE)
-
-    def add(self, packet: Array, out: Array) -> None:
-        self._look_up(packet, out, ADD)
-
-    def subtract(self, packet: Array, values: Array) -> None:
-        self._look_up(packet, values, TAKE_OFF)
-
-    def _look_up(self, packet: Array, out: Array, way: int) -> None:
+    def deliver(self, packet: Array, out: Array, way: int) -> None:
         if packet.nbytes != len(out):
             raise CommschedError(
                 f"a packet of {packet.nbytes} B does not hold {len(out)} values coded {self.name!r}"

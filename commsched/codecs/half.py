@@ -5,15 +5,14 @@ from collections.abc import Callable
 import numpy as np
 
 from commsched.arrays import Array, Floats, Ints
-from commsched.coding.codec import Codec, State
+from commsched.coding.codec import Delivering, State
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.kernels import half
-from commsched.kernels.accumulate import ADD, TAKE_OFF
 from commsched.net.bucket import BucketSpec
 
 
-class Half(Codec):
+class Half(Delivering):
     """One 16-bit word per value; a partial sum is rounded once per hop."""
 
     lossless = False
@@ -34,28 +33,18 @@ class Half(Codec):
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
         return self._narrow(values)
 
-    def decode(self, packet: Array, out: Array) -> None:
-        self._widen(self._words(packet, out), out)
-
-    def add(self, packet: Array, out: Array) -> None:
-        self._widen(self._words(packet, out), out, ADD)
-
-    def subtract(self, packet: Array, values: Array) -> None:
-        self._widen(self._words(packet, values), values, TAKE_OFF)
+    def deliver(self, packet: Array, out: Array, way: int) -> None:
+        if packet.nbytes != 2 * len(out):
+            raise CommschedError(
+                f"a packet of {packet.nbytes} B does not hold {len(out)} values coded {self.name!r}"
+            )
+        self._widen(packet.view(np.uint16), out, way)
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         return np.asarray(2.0 * (stop - start))
 
     def packet(self, values: int, nbytes: int | None = None) -> Array:
         return np.empty(values, np.uint16)
-
-    def _words(self, packet: Array, out: Array) -> Array:
-        """Return the packet as 16-bit words, one per element of `out`."""
-        if packet.nbytes != 2 * len(out):
-            raise CommschedError(
-                f"a packet of {packet.nbytes} B does not hold {len(out)} values coded {self.name!r}"
-            )
-        return packet.view(np.uint16)
 
 
 CODECS.add("fp16")(Half("fp16", half.to_fp16, half.from_fp16))

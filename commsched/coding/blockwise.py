@@ -7,10 +7,10 @@ from types import ModuleType
 import numpy as np
 
 from commsched.arrays import Array, Floats, Ints
-from commsched.coding.codec import Codec, State
+from commsched.coding.codec import Delivering, State
 from commsched.errors import CommschedError
 from commsched.kernels import bits
-from commsched.kernels.accumulate import ADD, REPLACE, TAKE_OFF, put
+from commsched.kernels.accumulate import REPLACE, put
 from commsched.kernels.device import device
 from commsched.kernels.modules import module_of
 from commsched.kernels.quantise import UNITS, EvenSteps
@@ -22,7 +22,7 @@ LARGEST = float(np.finfo(np.float32).max)
 ABOVE = 1.0 + 2.0**-20  # scales are this much larger, so that no rounding leads beyond the codes
 
 
-class Blockwise(Codec):
+class Blockwise(Delivering):
     """Scales of all blocks, (blocks, columns) float32, then the codes of all values, packed.
 
     Blocks with NaN or infinity have NaN scales and decode to NaN.
@@ -75,17 +75,7 @@ class Blockwise(Codec):
                 codes[at : at + len(packed)] = packed
         return packet
 
-    def decode(self, packet: Array, out: Array) -> None:
-        self._deliver(packet, out, REPLACE)
-
-    def add(self, packet: Array, out: Array) -> None:
-        self._deliver(packet, out, ADD)
-
-    def subtract(self, packet: Array, values: Array) -> None:
-        self._deliver(packet, values, TAKE_OFF)
-
-    def _deliver(self, packet: Array, out: Array, way: int) -> None:
-        """Write the packet's values to `out`, add them or subtract them, as `way` says."""
+    def deliver(self, packet: Array, out: Array, way: int) -> None:
         scales, packed = self._split(packet, len(out))
         gpu = device(out)
         if gpu is not None and self.decode_there(gpu.quantise, packed, scales, out, way):

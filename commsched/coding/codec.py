@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from commsched.arrays import Array, Floats, Ints
+from commsched.kernels.accumulate import ADD, REPLACE, TAKE_OFF
 from commsched.kernels.finite import finite
 from commsched.kernels.merge import Listed
 from commsched.machine.model import CodecRate, Device
@@ -110,3 +111,20 @@ class Codec(ABC):
             decode=self.decode_traffic / device.bandwidth,
             source="memory traffic over bandwidth",
         )
+
+
+class Delivering(Codec):
+    """A codec that replaces, adds to and subtracts from values in one and the same way."""
+
+    @abstractmethod
+    def deliver(self, packet: Array, out: Array, way: int) -> None:
+        """Write a packet's values to `out` (n,) float32, add or subtract them, as `way` says."""
+
+    def decode(self, packet: Array, out: Array) -> None:
+        self.deliver(packet, out, REPLACE)
+
+    def add(self, packet: Array, out: Array) -> None:
+        self.deliver(packet, out, ADD)
+
+    def subtract(self, packet: Array, values: Array) -> None:
+        self.deliver(packet, values, TAKE_OFF)
