@@ -1,6 +1,8 @@
 """Settings for all tests: repeatable examples, no screen, and which tests run side by side."""
 
 import os
+import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,12 @@ from commsched.kernels.threads import one_thread
 from commsched.run.job.launcher import environment_rank
 
 one_thread()  # before NumPy is imported: workers side by side share the cores
+# Hundreds of processes begin here. Each would compile the whole package again; and each would
+# ignore Ctrl-C where a shell has started this one in its background.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from tests.support import sampling  # noqa: E402
 

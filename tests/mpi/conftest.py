@@ -25,7 +25,7 @@ atexit.register(shutil.rmtree, _folder, ignore_errors=True)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    MPI.COMM_WORLD.Barrier()
+    ranks.meet(MPI.COMM_WORLD)
     segments.unname()
     manager = session.config.pluginmanager
     if RANK != 0:

@@ -35,6 +35,7 @@ from commsched.run.wire.host import CUT, PlainPath
 from commsched.run.wire.path import Exchange
 from tests.support import sample_methods, sampling
 from tests.support.gradients import SUPPORTS, bits, gradient, rounded, spec
+from tests.support.ranks import meet
 
 # Ranks on each node of the groups that are examined side by side; they are all ranks together.
 SPLITS = (((4, 4),), ((4, 3), (1,)), ((3, 3), (1, 1)), ((1,) * 5, (2, 1)), ((2, 2), (4,)))
@@ -314,6 +315,7 @@ def main(folder: Path, names: Sequence[str]) -> None:
     world, found, whole = MPI.COMM_WORLD, {}, node_union.PIECE
     for split in SPLITS:
         assert sum(map(sum, split)) == world.size
+        meet(world)
         colour = int(np.repeat(range(len(split)), [*map(sum, split)])[world.rank])
         shape, comm = split[colour], world.Split(colour)
         members = group_of(shape)
