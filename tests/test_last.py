@@ -19,7 +19,7 @@ from commsched.run.job.lifeline import SCRIPT
 from commsched.run.job.witness import MET, NOTE
 from commsched.timeline import last
 from commsched.timeline.model import Span
-from commsched.timeline.parts import PartRow, base, find, part_path
+from commsched.timeline.parts import PartRow, base, find, line_of, part_path
 from tests.support.jobs import RUN, Job
 from tests.support.small_plans import graph, machine, plan
 
@@ -41,6 +41,10 @@ def operation(step, name="b0/exchange"):
     return Span(0, "inside", name, step, step + 0.25, step + 0.5, 0.0, 8)
 
 
+def take(kept, span):
+    kept.take(span, line_of(span))
+
+
 def of_ranks(*ranks):
     """Operations of ranks that ended these names in step 7, after all of them in step 6."""
     names = ("forward/l0", "b0/exchange", "b1/exchange")
@@ -57,10 +61,10 @@ def of_ranks(*ranks):
 def test_the_newest_operations_stay_and_an_operation_that_began_is_under_way(tmp_path):
     kept = LastOperations(MADE, MPI.COMM_SELF, tmp_path / "m.json")
     for step in range(last.KEPT + 7):
-        kept.begin("inside", "b0/exchange", step, float(step))
-        kept.take(operation(step))
-    kept.begin("inside", "b1/exchange", last.KEPT + 6, last.KEPT + 7.0)
-    kept.take(operation(last.KEPT + 7, "x" * 500))
+        kept.begin(operation(step))
+        take(kept, operation(step))
+    kept.begin(operation(last.KEPT + 6, "b1/exchange"))
+    take(kept, operation(last.KEPT + 7, "x" * 500))
     (own,) = last.read(tmp_path / "m.json.last").of.values()  # while the job runs
     assert [row.step for row in own.ended] == list(range(8, last.KEPT + 8))
     assert own.ended[-1].name == "x" * 50 + "..."
@@ -72,7 +76,7 @@ def test_the_newest_operations_stay_and_an_operation_that_began_is_under_way(tmp
 def test_a_line_that_was_being_written_is_left_out(tmp_path):
     kept = LastOperations(MADE, MPI.COMM_SELF, tmp_path / "m.json")
     for step in range(3):
-        kept.take(operation(step))
+        take(kept, operation(step))
     path = part_path(tmp_path / "m.json", 0, last.LAST)
     path.write_bytes(path.read_bytes().replace(b'exchange",1,1.25', b'exchange"00000000'))
     found = last.read(path)
@@ -122,7 +126,7 @@ def test_a_folder_that_cannot_be_written_ends_no_job(tmp_path, monkeypatch, caps
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(FOLDER, str(tmp_path / "file"))
     kept = LastOperations(MADE, MPI.COMM_SELF, None)
-    kept.take(operation(0))
+    take(kept, operation(0))
     kept.remove()
     assert "rank 0: its last operations are not kept: " in capsys.readouterr().err
 

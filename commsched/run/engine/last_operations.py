@@ -22,9 +22,9 @@ from commsched.run.job import lifeline
 from commsched.run.job.ending import say
 from commsched.timeline.last import KEPT, LAST
 from commsched.timeline.model import Span
-from commsched.timeline.parts import PartHeader, find, part_path
+from commsched.timeline.parts import PartHeader, find, line_of, part_path
 
-NUMBERS, NAME = 110, 200  # B of a line without its name, and at most of a name
+NUMBERS, NAME = 132, 200  # B of a line without its name, and at most of a name
 
 
 class LastOperations:
@@ -43,8 +43,7 @@ class LastOperations:
         header = PartHeader(
             plan_hash=plan.hash, ranks=comm.size, rank=comm.rank, streams=STREAMS, names=names
         )
-        self._encode = msgspec.json.Encoder().encode
-        line = self._encode(header) + b"\n"
+        line = msgspec.json.encode(header) + b"\n"
         self._width = NUMBERS + min(NAME, max(map(len, names), default=0))
         self._begun = {stream: self._place(len(line), i) for i, stream in enumerate(STREAMS)}
         self._rows = self._place(len(line), len(STREAMS))
@@ -66,20 +65,19 @@ class LastOperations:
         with self.path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), len(content))
 
-    def begin(self, stream: str, name: str, step: int, start: float) -> None:
-        """Note an operation that begins."""
-        self._put(self._begun[stream], (stream, name, step, start, start, 0.0, 0))
+    def begin(self, span: Span) -> None:
+        """Note an operation that begins: a span without a length."""
+        self._put(self._begun[span.stream], span, line_of(span))
 
-    def take(self, span: Span) -> None:
-        """Note an operation that has ended; called in the thread of its stream."""
-        self._put(self._rows + next(self._next) % KEPT * self._width, span[1:-1])
+    def take(self, span: Span, line: bytes) -> None:
+        """Note an operation that has ended, and its line; called in the thread of its stream."""
+        self._put(self._rows + next(self._next) % KEPT * self._width, span, line)
 
-    def _put(self, at: int, row: tuple[object, ...]) -> None:
+    def _put(self, at: int, span: Span, line: bytes) -> None:
         if self._map is None:
             return
-        line = self._encode(row)
         if len(line) >= self._width:
-            line = self._encode((row[0], f"{str(row[1])[: NAME // 4]}...", *row[2:]))
+            line = line_of(span._replace(name=f"{span.name[: NAME // 4]}...", coded=0.0))
         if len(line) < self._width:
             self._map[at : at + self._width - 1] = line.ljust(self._width - 1)
 
