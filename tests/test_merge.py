@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.kernels import merge
+from commsched.kernels import merge, whole_rows
 from commsched.kernels.merge import Listed, SparseSum, listed, merged, set_flags
 from tests.support.gradients import bits
 
@@ -58,6 +58,39 @@ def test_lists_that_come_one_after_the_other_sum_to_the_same_bits(numel, density
                 so_far = merged([so_far, each], numel)
                 np.testing.assert_array_equal(found.listed().index, so_far.index)
                 np.testing.assert_array_equal(bits(found.listed().values), bits(so_far.values))
+
+
+@given(
+    width=st.integers(1, 40), rows=st.integers(1, 60), density=st.sampled_from([0, 0.1, 0.5, 1]),
+    ways=st.integers(2, 5), offset=st.integers(0, 3), seed=st.integers(0, 9),
+)  # fmt: skip
+def test_lists_of_whole_rows_sum_to_the_bits_of_their_elements(
+    width, rows, density, ways, offset, seed
+):
+    """Also where a sum has zeros, and where rows do not begin at multiples of their width."""
+    rng = np.random.default_rng(seed)
+    hit = np.repeat(rng.random((ways, rows)) < density, width, axis=1)
+    values = np.where(rng.random(hit.shape) < 0.3, 1, rng.standard_normal(hit.shape))
+    dense = (hit * values * rng.choice([-1, 1], (ways, 1))).astype(np.float32)
+    dense = np.pad(dense, ((0, 0), (offset, 0)))
+    lists = [listed(row) for row in dense]
+    found = merged(lists, dense.shape[1])
+    total = np.zeros(dense.shape[1], np.float32)
+    for row in dense:
+        total += row
+    np.testing.assert_array_equal(found.index, np.flatnonzero(total))
+    np.testing.assert_array_equal(bits(found.values), bits(total[found.index]))
+    whole = offset == 0 and width >= whole_rows.LEAST and 0 < density < 1
+    by_rows = whole_rows.added([each for each in lists if len(each.index)])
+    assert not (whole and hit.any() and by_rows is None)
+
+
+def test_elements_that_form_no_rows_are_not_taken_for_some():
+    for index in ([], range(7), [*range(8), 9], range(4, 12), [*range(16), *range(17, 25)]):
+        assert whole_rows.width_of(np.array(list(index), np.int64)) == 1
+    assert whole_rows.width_of(np.array([*range(12), *range(36, 60)])) == 12
+    assert whole_rows.rows_at(np.array([*range(12), *range(36, 60)]), 12).tolist() == [0, 3, 4]
+    assert whole_rows.rows_at(np.array([*range(11), *range(36, 60)]), 12) is None
 
 
 def test_nan_and_infinity_are_kept():

@@ -127,6 +127,19 @@ def test_even_cuts_share_the_non_zeros_of_a_table_evenly():
         assert spec.nonzeros(even[:-1], even[1:], 2).max() > 5 * filled.mean()
 
 
+@given(
+    rows=st.integers(2, 300), width=st.integers(1, 40), blocks=st.integers(1, 9),
+    density=st.sampled_from([0.02, 0.3]),
+)  # fmt: skip
+def test_even_cuts_cut_no_row(rows, width, blocks, density):
+    law = Sparsity(law="zipf", density=density, rows=rows)
+    spec = BucketSpec(((law, rows * width, 0, rows * width),) * 2)
+    cuts = spec.even_cuts(blocks, 2)
+    assert (cuts[0], cuts[-1]) == (0, 2 * rows * width)
+    assert (np.diff(cuts) >= 0).all()
+    assert (cuts % width == 0).all()
+
+
 @given(numel=st.integers(0, 99), blocks=st.integers(1, 9), density=st.floats(0.01, 1.0))
 def test_even_cuts_of_elements_that_are_alike_are_as_long_as_each_other(numel, blocks, density):
     spec = BucketSpec.uniform(numel, density)

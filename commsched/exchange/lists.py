@@ -23,7 +23,13 @@ def joined(codec: Codec, packets: Sequence[Array], cuts: Sequence[int]) -> Liste
 
 
 def joint(parts: Sequence[tuple[Listed, int]]) -> Listed:
-    """Put lists of neighbouring runs one after the other; each counts from its run's start."""
+    """Put lists of neighbouring runs one after the other; each counts from its run's start.
+
+    A single list that begins at 0 is not copied.
+    """
+    (index, values), start = parts[0]
+    if len(parts) == 1 and start == 0:
+        return Listed(index.astype(np.int64, copy=False), values)
     module = module_of(parts[0][0].values)
     index = [part.index.astype(np.int64, copy=False) + start for part, start in parts]
     return Listed(module.concatenate(index), module.concatenate([p.values for p, _ in parts]))

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from commsched.arrays import Array
-from commsched.kernels.merge import Listed, listed
+from commsched.kernels.merge import Listed, here, listed, without_zeros
 from commsched.kernels.modules import module_of
+from commsched.kernels.whole_rows import added_rows, elements_of, rows_at
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,17 @@ class Rows:
     def width(self) -> int:
         return int(self.values.shape[1])
 
+    def copy(self) -> "Rows":
+        """Return the same rows in memory of their own."""
+        return Rows(self.number.copy(), self.values.copy())
+
     @cached_property
     def summed(self) -> Listed:
         """Return the non-zeros of the matrix; what falls on one element is added in its order."""
         number, values = self.number.astype(np.int64, copy=False), self.values
+        if here(values):
+            number, values = added_rows(number, values)
+            return without_zeros(Listed(elements_of(number, self.width), values.reshape(-1)))
         module = module_of(values)
         if len(number) > 1 and not bool((number[1:] > number[:-1]).all()):
             number, place = module.unique(number, return_inverse=True)
@@ -44,6 +52,9 @@ class Rows:
 def rows_of(found: Listed, width: int) -> tuple[Array, Array]:
     """Return the rows that a matrix's non-zeros lie in, ascending: (k,), and (k, width) values."""
     module = module_of(found.values)
+    whole = rows_at(found.index, width) if here(found.values) else None
+    if whole is not None:
+        return whole.astype(np.int64, copy=False), found.values.reshape(-1, width)
     row = found.index // width
     fresh = module.ones(len(row), np.bool_)
     fresh[1:] = row[1:] != row[:-1]
@@ -78,11 +89,35 @@ class Part(NamedTuple):
 def as_list(parts: dict[int, Part], gradient: Array, runs: Sequence[slice]) -> Listed:
     """Return a bucket of pieces at `runs` as one list; pieces that are no parts are scanned."""
     module = module_of(gradient)
+    together = _together(parts, runs) if here(gradient) else None
+    if together is not None:
+        return together.summed
     found = [
         parts[run.start].listed() if run.start in parts else listed(gradient[run]) for run in runs
     ]
     index = [each.index + run.start for each, run in zip(found, runs, strict=True)]
     return Listed(module.concatenate(index), module.concatenate([each.values for each in found]))
+
+
+def _together(parts: dict[int, Part], runs: Sequence[slice]) -> Rows | None:
+    """Return a bucket whose pieces are all rows of one width as rows of the bucket, else None."""
+    found = [parts[run.start] for run in runs if run.start in parts]
+    widths = {part.rows.width for part in found}
+    if len(found) < len(runs) or len(widths) != 1:
+        return None
+    (width,) = widths
+    number, values = [], []
+    for part, run in zip(found, runs, strict=True):
+        first, ends, over = part.start // width, part.stop // width, run.start // width
+        if (first * width, ends * width, over * width) != (part.start, part.stop, run.start):
+            return None
+        own, kept = part.rows.number.astype(np.int64, copy=False), part.rows.values
+        inside = (own >= first) & (own < ends)
+        if not inside.all():
+            own, kept = own[inside], kept[inside]
+        number.append(own + (over - first))
+        values.append(kept)
+    return Rows(np.concatenate(number), np.concatenate(values))
 
 
 def write(parts: dict[int, Part], gradient: Array) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import gcd
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -168,7 +169,7 @@ class BucketSpec:
     def even_cuts(self, blocks: int, merged: int) -> Ints:
         """Boundaries of `blocks` runs, each with about as many non-zeros of `merged` ranks' sum.
 
-        Runs as long as each other where all elements are alike: (blocks + 1,).
+        No row is cut. Runs as long as each other where all elements are alike: (blocks + 1,).
         """
         laws = {law for law, *_ in self.pieces}
         if len(laws) < 2 and not any(law.law == "zipf" for law in laws):
@@ -176,8 +177,17 @@ class BucketSpec:
         zero = np.zeros_like(self._places)
         filled = self.nonzeros(zero, self._places, merged)
         place = np.interp(np.arange(blocks + 1) * filled[-1] / blocks, filled, self._places)
-        found: Ints = np.rint(place).astype(np.int64)
+        found: Ints = np.rint(place / self.row).astype(np.int64) * self.row
         return found
+
+    @cached_property
+    def row(self) -> int:
+        """Return the greatest number of elements of which all pieces are whole rows."""
+        found = 0
+        for (law, numel, start, stop), at in zip(self.pieces, self.bounds.tolist(), strict=False):
+            width = numel // law.rows if law.law == "zipf" and numel % law.rows == 0 else 1
+            found = gcd(found, width, start, stop, at)
+        return found or 1
 
     @cached_property
     def _places(self) -> Ints:

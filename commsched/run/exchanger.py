@@ -12,7 +12,7 @@ from mpi4py import MPI
 from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.exchange.recorded_gradients import Recording
-from commsched.exchange.rows import Rows, whole
+from commsched.exchange.rows import whole
 from commsched.files import check_writable
 from commsched.kernels.modules import on_host
 from commsched.plan.model import Plan
@@ -37,7 +37,6 @@ from commsched.run.handover import (
     check_rows,
     check_strategy,
     places_of,
-    put,
 )
 from commsched.run.job import agree
 from commsched.run.job.clock import now
@@ -193,14 +192,16 @@ class Exchanger:
         self._lane.begin()
         self._caller.as_rows.clear()
 
-    def ready(self, name: str, gradient: Array | tuple[Array, Array]) -> None:
+    def ready(
+        self, name: str, gradient: Array | tuple[Array, Array], *, lent: bool = False
+    ) -> None:
         """Hand over this rank's gradient of a tensor; it is copied, so it may be reused at once.
 
-        A pair (rows, values) is a gradient of which only these rows are not zero: (k,) whole
-        numbers in any order and (k, ...) float32. Rows that are named twice are added in their
-        order. Methods that take lists make no dense array of it; others do, in the background.
-        Any order is right; the order of backward overlaps best. `ready` waits for other ranks only
-        if a tensor has exceeded the error budget, and then only in the first call of a step.
+        A `lent` one is copied later, and must stay as it is until `wait` returns. A pair (rows,
+        values) is a gradient of which only these rows are not zero: (k,) whole numbers in any order
+        and (k, ...) float32; what is named twice is added in its order. Methods that take lists
+        make no dense array of it. Any order of tensors is right; that of backward overlaps best.
+        `ready` waits for others only in the first call after a tensor exceeded the error budget.
         """
         engine = self._running()
         check_name(name, self._plan.net, self._places)
@@ -217,9 +218,8 @@ class Exchanger:
             self._submit(engine)
         if self._recording is not None:
             self._recording.take(name, on_host(whole(gradient, tensor.numel)))
-        if isinstance(gradient, Rows):
-            self._caller.as_rows.add(name)
-        put(gradient, self._places[name], engine.buckets.states)
+        lent = lent and self._device == "cpu"
+        self._caller.take(name, gradient, self._places[name], engine.buckets.states, lent)
         self._mark()
 
     def _look_back(self, engine: Engine, step: int) -> None:

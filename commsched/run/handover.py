@@ -1,5 +1,6 @@
 """Gradients of a step that a training loop has handed over and waited for, and completed layers."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -115,7 +116,7 @@ def check_gradient(
 
 
 def check_rows(tensor: Tensor, given: tuple[Any, ...], module: Any, device: str) -> Rows:
-    """Refuse rows and values that would be summed wrongly; return copies."""
+    """Refuse rows and values that would be summed wrongly."""
     where = f"tensor {tensor.name!r}"
     if len(given) != 2 or not all(isinstance(part, module.ndarray) for part in given):
         raise CommschedError(
@@ -134,35 +135,54 @@ def check_rows(tensor: Tensor, given: tuple[Any, ...], module: Any, device: str)
             f"{where} has {tensor.shape[0]} rows, got a gradient of row {int(number[outside][0])}"
         )
     width = tensor.numel // tensor.shape[0]
-    return Rows(number.copy(), values.reshape(len(number), width).copy())
+    return Rows(number, values.reshape(len(number), width))
 
 
-def put(gradient: Array | Rows, places: Sequence[BucketSlice], states: Sequence[State]) -> None:
-    """Copy a gradient into its buckets; rows wait there for the thread that adds them up."""
-    if isinstance(gradient, Rows):
-        for place in places:
-            parts = states[place.launch].setdefault("rows", {})
-            parts[place.at] = Part(gradient, place.start, place.stop)
-        return
-    flat = gradient.reshape(-1) if len(places) > 1 else gradient
-    for place in places:
-        bucket = states[place.launch]["gradient"][place.bucket]
-        if len(places) > 1:
-            bucket[:] = flat[place.start : place.stop]
-        else:
-            bucket.reshape(gradient.shape)[...] = gradient
+def put(gradient: Array, place: BucketSlice, bucket: Array) -> None:
+    """Copy what of a gradient belongs into a bucket, (numel,) float32."""
+    run = bucket[place.bucket]
+    if len(run) == gradient.size:
+        run.reshape(gradient.shape)[...] = gradient
+    else:
+        run[:] = gradient.reshape(-1)[place.start : place.stop]
 
 
 class Caller:
-    """The caller's gradients, which are in their buckets already, and the sums for it."""
+    """The caller's gradients, and the sums for it."""
 
     def __init__(self) -> None:
+        # launch -> gradients that are copied into its bucket before it is encoded
+        self._lent: defaultdict[int, list[tuple[Array, BucketSlice]]] = defaultdict(list)
         self.results: dict[int, Array | Listed] = {}  # launch -> (numel,) float32, or a list
         self.whole: dict[str, Array] = {}  # buffers that reassemble split tensors
         self.as_rows: set[str] = set()  # tensors of the step that were handed over as rows
 
+    def take(
+        self,
+        name: str,
+        gradient: Array | Rows,
+        places: Sequence[BucketSlice],
+        states: Sequence[State],
+        lent: bool,
+    ) -> None:
+        """Copy a tensor's gradient into its buckets, or let the thread that encodes them do so."""
+        if isinstance(gradient, Rows):
+            self.as_rows.add(name)
+            own = gradient if lent else gradient.copy()
+            for place in places:
+                parts = states[place.launch].setdefault("rows", {})
+                parts[place.at] = Part(own, place.start, place.stop)
+            return
+        for place in places:
+            if lent:
+                self._lent[place.launch].append((gradient, place))
+            else:
+                put(gradient, place, states[place.launch]["gradient"])
+
     def gradient(self, step: int, launch: int, out: Array) -> None:
-        """Nothing to do: the gradient is in its bucket already."""
+        """Copy what was lent; all else is in the bucket already."""
+        for gradient, place in self._lent.pop(launch, ()):
+            put(gradient, place, out)
 
     def result(self, step: int, launch: int, values: Array | Listed) -> None:
         self.results[launch] = values

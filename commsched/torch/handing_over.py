@@ -43,9 +43,10 @@ def measure(net: Net, parameters: Mapping[str, Any]) -> Array:
             for name, parameter in given.items():
                 begun = time.thread_time()
                 if parameter.grad is None:  # this rank did not use it
-                    exchanger.ready(name, no_gradient(parameter, net.tensors[name].lists))
+                    ready = no_gradient(parameter, net.tensors[name].lists)
                 else:
-                    exchanger.ready(name, handed_over(name, parameter.grad))
+                    ready = handed_over(name, parameter.grad)
+                exchanger.ready(name, ready, lent=True)
                 step[0, place[name]] = time.thread_time() - begun
             for name in exchanger.names:
                 begun = time.thread_time()

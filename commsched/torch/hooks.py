@@ -24,4 +24,10 @@ def without_effect() -> Hook:
     return Hook(lambda *inputs, **named: None)
 
 
+def all_ours(parameter: Any) -> bool:
+    """Tell whether no hook of the user's sees a parameter's gradient once it is there."""
+    hooks = parameter._post_accumulate_grad_hooks or {}
+    return all(isinstance(hook, Hook) for hook in hooks.values())
+
+
 torch.serialization.add_safe_globals([without_effect])  # a script loads its model as before

@@ -78,7 +78,7 @@ class Observer:
         for name, module in self.model.named_modules():  # outer ones first: wrappers
             modules.setdefault(bare_name(name) or type(self.model).__name__, module)
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._parameter_hook(name))
+            parameter.register_post_accumulate_grad_hook(Hook(self._parameter_hook(name)))
             for name, parameter in self.parameters.items()
         ]
         self._calls: list[Any] = []  # modules whose own call is compiled, with all their hooks

@@ -10,6 +10,7 @@ from mpi4py import MPI
 from commsched.errors import Agreed, CommschedError
 from commsched.plan.model import Plan
 from commsched.run.job import agree
+from commsched.torch.hooks import all_ours
 
 WRAPPERS = ("module.", "_orig_mod.")  # of DistributedDataParallel and torch.compile
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
@@ -93,8 +94,11 @@ def handed_over(name: str, gradient: Any) -> Any:
             f"parameter {name!r} has a gradient of layout {gradient.layout} that is no list of"
             " rows; what can be summed is dense, or rows as of Embedding(sparse=True)"
         )
-    rows, values = gradient.detach()._indices()[0], gradient.detach()._values()
-    return rows.numpy(), values.float().numpy()
+    # Few calls of torch: after each one another thread may run Python first.
+    rows, values = gradient._indices(), gradient._values()
+    if values.requires_grad or values.dtype is not torch.float32:
+        values = values.detach().float()
+    return rows.numpy()[0], values.numpy()
 
 
 def no_gradient(parameter: Any, rows: bool) -> Any:
@@ -105,26 +109,38 @@ def no_gradient(parameter: Any, rows: bool) -> Any:
 
 
 def put_mean(parameter: Any, mean: Any, overflow: bool) -> None:
-    """Put a mean, or infinity after an overflow, into `.grad`; rows as a sparse tensor."""
+    """Let `.grad` be a mean, or infinity after an overflow; rows as a sparse tensor.
+
+    It has the mean's own memory, which the next gradient may be added to, where the parameter is
+    float32 and lies in the order of its axes. A hook of the user's gets memory of its own.
+    """
     if isinstance(mean, tuple):
         rows, values = mean
         if overflow:
-            rows, values = np.zeros(1, np.int64), np.full((1, *values.shape[1:]), np.inf)
-        values = torch.from_numpy(values).to(parameter.dtype)
+            rows, values = (
+                np.zeros(1, np.int64),
+                np.full((1, *values.shape[1:]), np.inf, np.float32),
+            )
+        values = torch.from_numpy(values)
+        if parameter.dtype is not torch.float32:
+            values = values.to(parameter.dtype)
         parameter.grad = torch.sparse_coo_tensor(
-            torch.from_numpy(rows)[None],
+            torch.from_numpy(rows[np.newaxis]),
             values,
             parameter.shape,
             check_invariants=False,
             is_coalesced=True,
         )
         return
-    if parameter.grad is None:
-        parameter.grad = torch.empty_like(parameter)
+    mean = torch.from_numpy(mean).view(parameter.shape)
+    if parameter.dtype is torch.float32 and parameter.is_contiguous() and all_ours(parameter):
+        parameter.grad = mean
+    elif parameter.grad is None:
+        parameter.grad = torch.empty_like(parameter).copy_(mean)
+    else:
+        parameter.grad.copy_(mean)
     if overflow:
         parameter.grad.fill_(float("inf"))
-    else:
-        parameter.grad.copy_(torch.from_numpy(mean).view(parameter.shape))
 
 
 def dense_array(name: str, gradient: Any) -> Any:

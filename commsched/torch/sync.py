@@ -18,7 +18,7 @@ from commsched.program.registry import STRATEGIES
 from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
 from commsched.timeline.model import Span
-from commsched.torch.hooks import Hook
+from commsched.torch.hooks import Hook, all_ours
 from commsched.torch.late_updates import LateUpdates
 from commsched.torch.parameters import (
     check_alike,
@@ -85,7 +85,7 @@ class Sync:
         self._late: LateUpdates | None = None
         self._used: dict[str, bool] = {}  # parameter -> whether any rank has a gradient
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._hook(name))
+            parameter.register_post_accumulate_grad_hook(Hook(self._hook(name)))
             for name, parameter in trained(model).items()
         ]
         self._hooks.append(model.register_forward_pre_hook(Hook(self._before_forward)))
@@ -163,7 +163,8 @@ class Sync:
         given = handed_over(name, parameter.grad)
         if isinstance(given, tuple):
             self._rows.add(name)
-        self._exchanger.ready(name, given)
+        # A hook of the user's that comes later may change the gradient at any time.
+        self._exchanger.ready(name, given, lent=all_ours(parameter))
         taken.add(name)
         if len(taken) == (1 if self._some_unused else len(self._parameters)):
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
@@ -177,9 +178,9 @@ class Sync:
         for name in self._missing():
             parameter = self._parameters[name]
             if parameter.grad is None:
-                exchanger.ready(name, no_gradient(parameter, name in self._rows))
+                exchanger.ready(name, no_gradient(parameter, name in self._rows), lent=True)
             else:
-                exchanger.ready(name, handed_over(name, parameter.grad))
+                exchanger.ready(name, handed_over(name, parameter.grad), lent=True)
         self._taken.clear()
         self._forwarded = False
         used = np.array([p.grad is not None for p in self._parameters.values()])

@@ -144,6 +144,27 @@ def test_a_result_may_be_handed_over_as_the_next_gradient():
     equal(again, mine)
 
 
+@pytest.mark.parametrize("method", ["ring+dense", "all-gather+topk", "powersgd:2", "zen"])
+def test_lent_gradients_give_the_same_bits_and_may_be_earlier_sums(method):
+    """Each step adds a gradient to the sum of the step before, in its memory."""
+
+    def run(lent):
+        given = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
+        with Exchanger(make_plan(methods=[method], mean=True), WORLD) as exchanger:
+            for step in range(3):
+                for name, own in gradients(step, WORLD.rank).items():
+                    given[name] += own
+                    exchanger.ready(name, given[name], lent=lent)
+                    if not lent:
+                        given[name][...] = np.nan
+                given = {name: exchanger.wait(name) for name in exchanger.names}
+                if not lent:
+                    given = {name: value.copy() for name, value in given.items()}
+            return {name: value.copy() for name, value in given.items()}
+
+    equal(run(lent=True), run(lent=False))
+
+
 def test_results_may_be_taken_while_others_are_missing():
     mine, want = gradients(0, WORLD.rank), total(0, WORLD.size)
     with Exchanger(make_plan(mean=False), WORLD) as exchanger:

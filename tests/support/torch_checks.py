@@ -3,6 +3,7 @@
 import io
 from dataclasses import replace
 
+import numpy as np
 import torch
 from mpi4py import MPI
 from torch import nn
@@ -240,6 +241,40 @@ def frozen_parameters_and_user_hooks():
     with attach(model, plan_of(model, WORLD.size)) as sync:
         got = train("mlp", with_sync(sync), model=model)
     same(got, train("mlp", by_mpi, model=prepared()))
+
+
+@check
+def means_are_the_gradients_and_are_not_copied():
+    """Adding to the means in place and hooks that come after ours change nothing."""
+
+    def spoil(parameter):
+        parameter.grad.zero_()
+
+    bits = {}
+    for late_hook in (False, True):
+        for keeps in (False, True):
+            model = make("mlp")
+            with attach(model, plan_of(model, WORLD.size)) as sync:
+                if late_hook:
+                    for parameter in model.parameters():
+                        parameter.register_post_accumulate_grad_hook(spoil)
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                for step in range(3):
+                    optimizer.zero_grad(set_to_none=not keeps)
+                    loss_of(model, *batch("mlp", step, WORLD.rank)).backward()
+                    optimizer.step()
+                    states = sync._exchanger._engine.buckets.states
+                    means = [s["result"] for s in states] + [
+                        *sync._exchanger._caller.whole.values()
+                    ]
+                    for parameter in model.parameters():
+                        gradient = parameter.grad.numpy()
+                        shares = any(np.shares_memory(mean, gradient) for mean in means)
+                        assert shares is not late_hook
+            bits[late_hook, keeps] = [p.detach().clone() for p in model.parameters()]
+    first = bits.pop((False, False))
+    for other in bits.values():
+        assert all(map(torch.equal, first, other))
 
 
 @check

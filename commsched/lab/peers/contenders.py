@@ -13,15 +13,17 @@ from mpi4py import MPI
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
 from commsched.lab.peers.models import Training
+from commsched.lab.peers.record import ALONE
+from commsched.program.read_plan import read_plan
+from commsched.program.registry import STRATEGIES
 from commsched.run.job import agree
 from commsched.torch.attach import attach
-from commsched.torch.sync import Sync
 
 CAPS = (1, 5, 25, 100)  # MB of a bucket of DistributedDataParallel
 POWER_RANKS = (1, 4)  # of PowerSGD
 BEGIN = 2  # step from which PowerSGD compresses
 
-Wrap = Callable[[Any], Any]  # a model -> what computes in its place
+Wrap = Callable[[Training], Any]  # -> what computes in the place of the model
 
 
 class Contender:
@@ -29,17 +31,21 @@ class Contender:
 
     def __init__(self, training: Training, wrap: Wrap) -> None:
         self._training = training
-        self._computes = wrap(training.model)
+        self._computes = wrap(training)
         self._done = 0
 
     def step(self) -> None:
-        """Train one step; it ends when the parameters are new."""
+        """Train one step."""
         batches = self._training.batches
         self._training.optimizer.zero_grad()
         value = self._training.loss(self._computes, batches[self._done % len(batches)])
         value.backward()
         self._training.optimizer.step()
         self._done += 1
+
+    def finish(self) -> None:
+        """Make all parameters new that are updated as late as they are read."""
+        self._training.model.state_dict()
 
     def held_out(self) -> float:
         """Return the mean loss over what nobody trained on."""
@@ -63,7 +69,11 @@ def join_gloo(comm: MPI.Intracomm) -> None:
 def contenders(
     make: Callable[[], Training], plans: Sequence[Path], comm: MPI.Intracomm
 ) -> Iterator[tuple[str, Contender]]:
-    """Yield each contender with its name; all ranks make them in the same order."""
+    """Yield each contender with its name; all ranks make them in the same order.
+
+    The first one exchanges nothing: no peer and no plan can be faster.
+    """
+    yield ALONE, Contender(make(), lambda training: training.model)
     for plan in plans:
         yield f"plan {plan.stem}", Contender(make(), partial(_attached, plan, comm))
     for cap in CAPS:
@@ -101,20 +111,23 @@ class _PowerSgd:
         return powerSGD_hook.powerSGD_hook(state, bucket)
 
 
-def _attached(plan: Path, comm: MPI.Intracomm, model: Any) -> Any:
-    sync: Sync = attach(model, plan, comm)
-    assert sync.plan is not None
-    return model
+def _attached(path: Path, comm: MPI.Intracomm, training: Training) -> Any:
+    """Follow a plan; one that hides exchanges under the next forward pass needs the optimizer."""
+    plan = read_plan(path)
+    late = STRATEGIES[plan.strategy].settings(plan)["overlap"] == "forward"
+    attach(training.model, plan, comm, update_in_forward=training.optimizer if late else None)
+    return training.model
 
 
-def _ddp(cap: float, model: Any) -> Any:
+def _ddp(cap: float, training: Training) -> Any:
+    model = training.model
     return torch.nn.parallel.DistributedDataParallel(
         model, bucket_cap_mb=cap, gradient_as_bucket_view=not _sparse(model)
     )
 
 
-def _hooked(hook: Any, state: Callable[[], Any], model: Any) -> Any:
-    wrapped = _ddp(25, model)
+def _hooked(hook: Any, state: Callable[[], Any], training: Training) -> Any:
+    wrapped = _ddp(25, training)
     wrapped.register_comm_hook(state(), hook)
     return wrapped
 

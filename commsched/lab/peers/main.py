@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,13 +10,14 @@ import numpy as np
 
 from commsched import files
 from commsched.lab.bench.row import BenchRow
-from commsched.lab.peers.record import Turns
+from commsched.lab.peers.record import ALONE, Turns
 from commsched.lab.testbed.bed import Testbed
 from commsched.lab.validate.fabrics import ShapedFabric
 from commsched.lab.validate.session import Say
 from commsched.machine import file as machine_file
 from commsched.net import file as net_file
 from commsched.plan import file as plan_file
+from commsched.plan.model import Plan
 from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.planner.search.timing import iteration
@@ -24,10 +25,13 @@ from commsched.planner.search.timing import iteration
 MODELS = ("resnet18", "gpt", "lstm", "dlrm")
 SPARSE = ("dlrm",)  # their embeddings have sparse gradients
 BEDS = ("2x200mbit", "2x1gbit", "4x200mbit", "4x1gbit")  # hosts of a rank each, and their ports
-# What a plan may lose, by the plan's name; PowerSGD's rank is one of the peers'.
+# What a plan may lose; PowerSGD's rank is one of the peers'.
 KINDS = {"lossless": (), "lossy": ("fp16", "powersgd:1", "powersgd:4", "topk:0.01")}
+# Where a plan hides exchanges, by what its name ends with: under backward, as peers do, or also
+# under the next forward pass, by `attach(..., update_in_forward=optimizer)`.
+OVERLAPS = {"": "backward", "-late": "forward"}
 SCRIPT = Path(__file__).parent / "models.py"
-PLANNING = 20.0  # s of search
+PLANNING = 60.0  # s of search
 LIMIT = 1800.0  # s, the longest job
 BAR_EACH, BAR_MEAN, BAR_SPARSE, BAR_LOSSY = 1.0, 1.3, 5.0, 1.5
 
@@ -67,6 +71,10 @@ class Cell(NamedTuple):
         """Return all contenders."""
         return [each.name for each in self.jobs[0].trained]
 
+    def best_plan(self, kind: str) -> str:
+        """Return the fastest plan of a kind; where it overlaps is the user's own choice."""
+        return min((f"plan {kind}{late}" for late in OVERLAPS), key=self.seconds)
+
     def best_peer(self, lossy: bool) -> str:
         """Return the fastest peer; a bucket size is a peer's own choice, so the best one counts."""
         peers = [n for n in self.names if n.startswith("ddp") and n.endswith("MB") is not lossy]
@@ -80,6 +88,13 @@ class Cell(NamedTuple):
             return f"{said}, of one seed"
         good = np.mean(ours) <= np.mean(dense) + max(dense) - min(dense)
         return f"{said}: {'as good' if good else 'worse'}, of {len(dense)} seeds"
+
+
+def plans_of(model: str) -> list[tuple[str, str]]:
+    """List the kinds of plans of a model, each with the end of its name."""
+    # Hooks of DistributedDataParallel do not take sparse gradients: no lossy peer.
+    kinds = ["lossless"] if model in SPARSE else list(KINDS)
+    return [(kind, late) for kind in kinds for late in OVERLAPS]
 
 
 def rows(wanted: PeersRequest, say: Say) -> Iterator[BenchRow]:
@@ -127,21 +142,14 @@ def _cell(
         say(f"{where}: capturing")
         fabric.run("capture", f"{SCRIPT}:{model}", "-o", str(net), "--name", model)
     predicted, words = {}, []
-    for kind, lossy in KINDS.items():
-        path = folder / model / f"{kind}.json"
+    for kind, late in plans_of(model):
+        name = f"{kind}{late}"
+        path = folder / model / f"{name}.json"
         if not path.exists():
-            say(f"{where}: planning, {kind}")
+            say(f"{where}: planning, {name}")
             files.make_folder(path.parent)
-            machine = machine_file.read(folder / "machine.json")
-            request = Request(
-                net=net_file.read(net),
-                machine=machine,
-                lossy=lossy,
-                time_limit=PLANNING,
-                params={"overlap": "backward"},  # every contender waits before its update
-            )
-            plan_file.write(path, make_plan(request))
-        predicted[kind] = iteration(plan_file.read(path))
+            plan_file.write(path, _plan(net, folder / "machine.json", path.parent, kind, late))
+        predicted[f"plan {name}"] = iteration(plan_file.read(path))
         words += ["--plan", str(path)]
     words += ["--rounds", str(wanted.rounds), "--steps", str(wanted.steps)]
     jobs = []
@@ -156,18 +164,35 @@ def _cell(
     return Cell(model, bed, tuple(jobs), predicted)
 
 
+def _plan(net: Path, machine: Path, plans: Path, kind: str, late: str) -> Plan:
+    """Plan for scripts that wait in backward; the late plan has the same buckets and methods."""
+    if late:
+        plan = plan_file.read(plans / f"{kind}.json")
+        plan = replace(plan, params={**plan.params, "overlap": OVERLAPS[late]})
+        return replace(plan, iteration=iteration(plan))
+    request = Request(
+        net=net_file.read(net),
+        machine=machine_file.read(machine),
+        lossy=KINDS[kind],
+        time_limit=PLANNING,
+        params={"overlap": OVERLAPS[late]},
+    )
+    return make_plan(request)
+
+
 def _row(cell: Cell, kind: str, ratios: list[float]) -> BenchRow | None:
     """Compare our plan of a kind with its best peer; note the ratio."""
-    name, lossy = f"plan {kind}", kind == "lossy"
-    if lossy and cell.model in SPARSE:
-        return None  # DistributedDataParallel's hooks do not take sparse gradients
+    if (kind, "") not in plans_of(cell.model):
+        return None
+    name, lossy = cell.best_plan(kind), kind == "lossy"
     peer = cell.best_peer(lossy)
     ours, theirs = cell.seconds(name), cell.seconds(peer)
     ratios.append(theirs / ours)
     spread = _spread(cell, name)
     shown = (
-        f"{theirs / ours:.2f} times the best {kind} peer ({peer}, {theirs * 1e3:.1f} ms); turns"
-        f" {spread}; predicted {cell.predicted[kind] * 1e3:.1f} ms"
+        f"{name}, {theirs / ours:.2f} times the best peer ({peer}, {theirs * 1e3:.1f} ms); turns"
+        f" {spread}; predicted {cell.predicted[name] * 1e3:.1f} ms;"
+        f" computing alone {cell.seconds(ALONE) * 1e3:.1f} ms"
     )
     if lossy:
         shown += f"; {cell.learning(name)}"

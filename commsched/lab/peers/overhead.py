@@ -99,7 +99,7 @@ def _handing_over(width: int, comm: MPI.Intracomm, timeout: float) -> float:
         for step in range(STEPS + 2):
             begun = time.thread_time()
             for name, gradient in gradients:
-                exchanger.ready(name, handed_over(name, gradient))
+                exchanger.ready(name, handed_over(name, gradient), lent=True)
             if step >= 2:
                 spent += time.thread_time() - begun
             for name in exchanger.names:

@@ -5,6 +5,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+ALONE = "computing alone"  # the contender that exchanges nothing
+
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One contender."""

@@ -1,10 +1,12 @@
 """`mpiexec -n P python -m commsched.lab.peers.turns MODEL ...`: all contenders train in turns.
 
 Each turn of a contender is a few steps between two barriers. Which one begins moves on from round
-to round, so that what disturbs the machine for a while hurts all alike.
+to round, so that what disturbs the machine for a while hurts all alike. The turns of the slowest
+last at least SECONDS: the first step of a turn finds the data of others in the caches.
 """
 
 import argparse
+import math
 import os
 import time
 from functools import partial
@@ -17,11 +19,23 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from commsched import files
-from commsched.lab.peers.contenders import contenders, join_gloo
+from commsched.lab.peers.contenders import Contender, contenders, join_gloo
 from commsched.lab.peers.models import MODELS, training
 from commsched.lab.peers.record import Trained, Turns
 from commsched.run.job import agree
 from commsched.run.session import errors_end_the_job
+
+SECONDS = 0.5
+
+
+def _turn(contender: Contender, steps: int, comm: MPI.Intracomm) -> float:
+    """Return the mean seconds of a step of the slowest rank."""
+    comm.Barrier()
+    begun = time.perf_counter()
+    for _ in range(steps):
+        contender.step()
+    contender.finish()
+    return agree.largest((time.perf_counter() - begun) / steps, comm)
 
 
 def main() -> None:
@@ -30,7 +44,7 @@ def main() -> None:
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("--plan", type=Path, action="append", default=[])
     parser.add_argument("--rounds", type=int, default=5, help="that count, after one that does not")
-    parser.add_argument("--steps", type=int, default=4, help="of a turn")
+    parser.add_argument("--steps", type=int, default=4, help="of a turn, at least")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", type=Path, required=True)
     args = parser.parse_args()
@@ -40,22 +54,19 @@ def main() -> None:
         make = partial(training, args.model, comm.rank, comm.size, args.seed)
         trained = dict(contenders(make, args.plan, comm))
         seconds: dict[str, list[float]] = {name: [] for name in trained}
-        names = list(trained)
+        names, steps = list(trained), args.steps
         for turn in range(args.rounds + 1):
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
-                comm.Barrier()
-                begun = time.perf_counter()
-                for _ in range(args.steps):
-                    trained[name].step()
-                spent = agree.largest((time.perf_counter() - begun) / args.steps, comm)
-                if turn:
-                    seconds[name].append(spent)
+                seconds[name].append(_turn(trained[name], steps, comm))
+            if not turn:  # the first round warms up
+                slowest = max(found.pop() for found in seconds.values())
+                steps = max(steps, math.ceil(SECONDS / slowest))
         found = tuple(
             Trained(name=name, seconds=tuple(seconds[name]), loss=trained[name].held_out())
             for name in names
         )
         if comm.rank == 0:
-            made = Turns(model=args.model, seed=args.seed, steps=args.steps, trained=found)
+            made = Turns(model=args.model, seed=args.seed, steps=steps, trained=found)
             files.write(args.output, msgspec.to_builtins(made))
         comm.Barrier()
         dist.destroy_process_group()
