@@ -1,8 +1,8 @@
 """`mpiexec -n P python -m commsched.lab.peers.turns MODEL ...`: all contenders train in turns.
 
-Each turn of a contender is a few steps between two barriers. Which one begins moves on from round
-to round, so that what disturbs the machine for a while hurts all alike. The turns of the slowest
-last at least SECONDS: the first step of a turn finds the data of others in the caches.
+Each turn of a contender is a few steps between two barriers, after one that does not count: it
+finds the data of others in the caches. Which one begins moves on from round to round, so that what
+disturbs the machine for a while hurts all alike. The turns of the slowest last at least SECONDS.
 """
 
 import argparse
@@ -30,6 +30,8 @@ SECONDS = 0.5
 
 def _turn(contender: Contender, steps: int, comm: MPI.Intracomm) -> float:
     """Return the mean seconds of a step of the slowest rank."""
+    contender.step()
+    contender.finish()
     comm.Barrier()
     begun = time.perf_counter()
     for _ in range(steps):
