@@ -146,11 +146,11 @@ def test_nccl_expects_what_its_table_says():
     place = nccl._place(where, where.everyone)
     far = where.between.latency + 2 * where.between.overhead
     want = 1.9 * (8.4e-6 + 28 * 3.4e-6 + 2 * far) + 25e6 * (30 / 16) / 12.5e9
-    assert nccl._seconds(place, "ring", "Simple", 25e6) == pytest.approx(want, rel=1e-12)
+    assert nccl._expected(place, "ring", "Simple").seconds(25e6) == pytest.approx(want, rel=1e-12)
     # By LL128: 14 us, 1.9 us inside, and as much less between nodes as 14 is more than 4 us.
     steps = 14e-6 + 28 * 1.9e-6 + 2 * (far - 10e-6)
     want = steps + 25e6 * (30 / 16) / (0.92 * 12.5e9)
-    assert nccl._seconds(place, "ring", "LL128", 25e6) == pytest.approx(want, rel=1e-12)
+    assert nccl._expected(place, "ring", "LL128").seconds(25e6) == pytest.approx(want, rel=1e-12)
 
 
 def test_no_ll128_without_nvlink():

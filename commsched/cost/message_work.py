@@ -6,13 +6,13 @@ import numpy as np
 
 from commsched.arrays import Floats, Ints
 from commsched.cost.pattern import Pattern
-from commsched.exchange.payload import Payload
+from commsched.exchange.payload import Payload, Payloads
 from commsched.machine.model import Machine
 from commsched.schedule.rounds import Round, Rows
 
 
 class MessageWork(NamedTuple):
-    """The messages of a round, in the order of senders or of receivers, (m,) each."""
+    """The messages of a round, in the order of senders or of receivers: (m,) or (payloads, m)."""
 
     wire: Floats  # B, of senders
     busy: Floats  # s on a port, of senders
@@ -44,12 +44,12 @@ class Works:
     that time, where a is the machine's `alone`.
     """
 
-    def __init__(self, payload: Payload, machine: Machine) -> None:
+    def __init__(self, payload: Payload | Payloads, machine: Machine) -> None:
         self._payload = payload
         self._rate = payload.rate(machine.device)
         self._alone, self._ranks = machine.alone, machine.size
         # Sums of sparse packets grow from round to round: a table would serve one round.
-        self._grows = payload.cuts is not None and not payload.codec.fixed
+        self._grows = payload.grows
         self._key: tuple[object, ...] = ()
         self._table: _Table | None = None
         self._around = np.empty(0)
@@ -69,36 +69,38 @@ class Works:
         table = self._tabled(rows, rnd, pattern) if shape.turn is not None and rows else None
         if table is None or rows is None or shape.turn is None:
             work = self.some(rnd, pattern)
-            merge = None if work.merge is None else work.merge[shape.back]
-            alone = None if work.alone_back is None else work.alone_back[shape.back]
-            return work._replace(busy_back=work.busy[shape.back], alone_back=alone, merge=merge)
+            merge = None if work.merge is None else work.merge[..., shape.back]
+            alone = None if work.alone_back is None else work.alone_back[..., shape.back]
+            return work._replace(
+                busy_back=work.busy[..., shape.back], alone_back=alone, merge=merge
+            )
         start = rows.start % size
         back = (start - shape.turn) % size  # the row that ends where the row at `start` starts
-        wire = table.wire[start : start + size]
+        wire = table.wire[..., start : start + size]
         alone = None
         if table.busy is None:
             busy = pattern.wire.port(wire)
             busy_back = self._turned(busy, shape.turn)
             if pattern.wire.crowded:
-                alone = np.roll(pattern.wire.alone(wire), shape.turn)
+                alone = np.roll(pattern.wire.alone(wire), shape.turn, axis=-1)
         else:
-            busy = table.busy[start : start + size]
-            busy_back = table.busy[back : back + size]
+            busy = table.busy[..., start : start + size]
+            busy_back = table.busy[..., back : back + size]
             if table.alone is not None:
-                alone = table.alone[back : back + size]
-        code = None if table.code is None else table.code[start : start + size]
-        merge = None if table.merge is None else table.merge[back : back + size]
+                alone = table.alone[..., back : back + size]
+        code = None if table.code is None else table.code[..., start : start + size]
+        merge = None if table.merge is None else table.merge[..., back : back + size]
         return MessageWork(
             wire, busy, busy_back, alone, code, merge, table.busy_least, table.merge_most
         )
 
     def _turned(self, values: Floats, turn: int) -> Floats:
         """Return `values` of the moves that end where each starts; the next call overwrites it."""
-        if len(self._around) != len(values):
-            self._around = np.empty(len(values))
-        split = len(values) - turn
-        self._around[turn:] = values[:split]
-        self._around[:turn] = values[split:]
+        if self._around.shape != values.shape:
+            self._around = np.empty(values.shape)
+        split = values.shape[-1] - turn
+        self._around[..., turn:] = values[..., :split]
+        self._around[..., :turn] = values[..., split:]
         return self._around
 
     def _tabled(self, rows: Rows, rnd: Round, pattern: Pattern) -> _Table | None:

@@ -1,8 +1,9 @@
 """Senders, receivers and speeds of a round: derived once per pattern, used in every round."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -48,7 +49,7 @@ class Pattern:
     def away_back(self) -> Each:
         """Whole: `away` of the move that ends where move i starts."""
         away = self.wire.away
-        return away if isinstance(away, float) else away[self.shape.back]
+        return away if isinstance(away, float) else away[..., self.shape.back]
 
 
 def first_byte(leaves: Floats, away: Each, port: Floats) -> Floats:
@@ -96,8 +97,7 @@ class Places:
         self._patterns: dict[tuple[int, int], tuple[Ints, Ints, Pattern]] = {}
         self._alike: dict[tuple[bytes, bytes], Pattern] = {}
         self._moves = 0  # in these
-        nic = machine.nic
-        self._by_turns = machine.burst > 0.0 or (nic is not None and nic.turn > 0.0)
+        self._by_turns = by_turns(machine)
         self._climb = Climb(machine, group, self._port) if machine.levels else None
 
     @classmethod
@@ -244,6 +244,35 @@ class Places:
         node_per_byte = np.array([0.0, *(link.per_byte for link in self._links[1:])])
         speed = np.maximum(nic.per_byte, node_per_byte)[self._kind]
         return np.where(out, np.maximum(speed[src] * sending, speed[dst] * receiving), 0.0)
+
+
+class SeveralPlaces:
+    """Link parameters of the members of one group on several machines: a row for each of them.
+
+    No machine's ports pass bytes by turns, so that all machines' patterns have one shape.
+    """
+
+    def __init__(self, machines: Sequence[Machine], group: Group) -> None:
+        runs = [[*same] for _, same in groupby(machines, id)]
+        self._places = [Places.of(same[0], group) for same in runs]
+        self._rows = [len(same) for same in runs]
+        self._known: dict[tuple[int, ...], tuple[list[Pattern], Pattern]] = {}
+
+    def pattern(self, rnd: Round) -> Pattern:
+        """Return the speeds of a round's moves on each machine."""
+        each = [places.pattern(rnd) for places in self._places]
+        if len(each) == 1:
+            return each[0]
+        key = tuple(map(id, each))
+        if key not in self._known:
+            wire = Wire.rows([one.wire for one in each], self._rows, len(rnd.src))
+            self._known[key] = each, Pattern(each[0].shape, wire)
+        return self._known[key][1]
+
+
+def by_turns(machine: Machine) -> bool:
+    """Tell whether ports of a machine pass bytes in bursts, or its ranks take turns at them."""
+    return machine.burst > 0.0 or (machine.nic is not None and machine.nic.turn > 0.0)
 
 
 def _later(port: Ints) -> Floats:

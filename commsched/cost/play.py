@@ -1,15 +1,19 @@
 """The price of a schedule, round by round: LogGP on ports, for all ranks at once."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from commsched.arrays import Floats, Ints
 from commsched.cost.message_work import MessageWork, Works
-from commsched.cost.pattern import Pattern, Places, first_byte
-from commsched.exchange.payload import Payload
+from commsched.cost.pattern import Pattern, Places, SeveralPlaces, by_turns, first_byte
+from commsched.exchange.payload import Payload, Payloads
 from commsched.machine.model import Group, Machine
 from commsched.schedule.rounds import Schedule
+
+CLOCKS = 2**15  # ranks of all exchanges that are played side by side: they fit the cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,6 +23,15 @@ class Played:
     end: Floats  # (p,) s, when its last send has left and its last receive is merged
     sent: Floats  # (p,) B handed to MPI
     messages: Ints  # (p,) sent
+
+
+class Run(NamedTuple):
+    """An exchange to play: members of a group that arrive at `start`, (p,) s."""
+
+    payload: Payload
+    machine: Machine
+    start: Floats
+    rest: Floats | float = 0.0  # s that each member's ports have been idle
 
 
 def play(
@@ -50,38 +63,77 @@ def play(
     Source: Alexandrov et al., "LogGP", SPAA 1995; per-rank clocks as in Hoefler et al.,
     "LogGOPSim", HPDC 2010.
     """
-    return _Play(schedule, payload, machine, group, start, rest).run()
+    works, ports = Works(payload, machine), start - np.minimum(rest, machine.burst)
+    return _Play(schedule, works, Places.of(machine, group), start, ports).run()
+
+
+def play_all(schedule: Schedule, group: Group, runs: Sequence[Run]) -> list[Played]:
+    """Play exchanges of one schedule side by side, each as `play` does alone.
+
+    Machines may differ in their links; ports that pass bytes in bursts are played alone.
+    """
+    found: dict[int, Played] = {}
+    left, most = list(range(len(runs))), max(1, CLOCKS // group.size)
+    while left:
+        first = runs[left[0]]
+        where = [i for i in left if i == left[0] or _beside(first, runs[i])][:most]
+        left = [i for i in left if i not in where]
+        if len(where) == 1:
+            found[where[0]] = play(schedule, first.payload, first.machine, group, *first[2:])
+            continue
+        some = sorted(where, key=lambda i: id(runs[i].machine))
+        works = Works(Payloads([runs[i].payload for i in some]), first.machine)
+        places = SeveralPlaces([runs[i].machine for i in some], group)
+        start = np.stack([runs[i].start for i in some])
+        one = _Play(schedule, works, places, start, start).run()
+        for i, end, sent in zip(some, one.end, one.sent, strict=True):
+            found[i] = Played(end, sent, one.messages)
+    return [found[i] for i in range(len(runs))]
+
+
+def _beside(one: Run, other: Run) -> bool:
+    """Tell whether two exchanges can be played side by side."""
+    if one.payload.codec is not other.payload.codec:
+        return False
+    a, b = one.machine, other.machine
+    if by_turns(a) or by_turns(b):
+        return False
+    if one.payload.grows != other.payload.grows:
+        return False
+    return a is b or (a.alone == b.alone and a.size == b.size and a.device == b.device)
 
 
 class _Play:
-    """Clocks of all ranks during the rounds, in the order of the current pattern."""
+    """Clocks of all ranks during the rounds, in the order of the current pattern.
+
+    With several payloads each clock has a row for each of them: (payloads, p).
+    """
 
     def __init__(
         self,
         schedule: Schedule,
-        payload: Payload,
-        machine: Machine,
-        group: Group,
+        works: Works,
+        places: Places | SeveralPlaces,
         start: Floats,
-        rest: Floats | float,
+        ports: Floats,
     ) -> None:
-        assert schedule.ranks == group.size == len(start)
+        self.size = start.shape[-1]
+        assert schedule.ranks == self.size
         self.rounds = schedule.rounds
-        self.places = Places.of(machine, group)
-        self.works = Works(payload, machine)
+        self.places, self.works = places, works
         self.order: Ints | None = None  # the rank of each clock; None: ranks ascend
         self.start = start
         self.kept = start  # `merged` after the rounds that a `waits` names
         self.merged = start  # all received data is merged
-        self.send_port = self.receive_port = start - np.minimum(rest, machine.burst)
+        self.send_port = self.receive_port = ports
         # s by which a rank's last messages leave and arrive before its ports are free
         self.early: Floats | None = None  # (2, p); None: 0
         self.processor = start
         self.lag = 0.0  # processor - receive port is at most this, s
-        self.sent = np.zeros(len(start))
-        self.messages = np.zeros(len(start), np.int64)
+        self.sent = np.zeros(start.shape)
+        self.messages = np.zeros(self.size, np.int64)
         # Times at which senders leave, twice around, so that receivers read theirs as one slice.
-        self.around = np.zeros(2 * len(start))
+        self.around = np.zeros((*start.shape[:-1], 2 * self.size))
 
     def run(self) -> Played:
         """Play all rounds. No clock is changed in place: several may be one array."""
@@ -126,24 +178,24 @@ class _Play:
         """Bring all clocks into the order of another pattern."""
         if order is self.order:
             return
-        old = np.arange(len(self.start))
+        old = np.arange(self.size)
         if self.order is not None:
             old[self.order] = old.copy()
         take = old if order is None else old[order]
         names = "start", "kept", "merged", "send_port", "receive_port", "processor", "sent"
         for name in (*names, "messages"):
-            setattr(self, name, getattr(self, name)[take])
+            setattr(self, name, getattr(self, name)[..., take])
         if self.early is not None:
-            self.early = self.early[:, take]
+            self.early = self.early[..., take]
         self.order = order
 
     def _turn(self, turn: int) -> None:
         """Slice `around` for a pattern whose moves reach `turn` places ahead."""
-        size = len(self.start)
+        size, around = self.size, self.around
         first = size - turn
-        self.leaves = self.around[size:]
-        self.wrapped, self.last = self.around[first:size], self.around[first + size :]
-        self.came = self.around[first : first + size]
+        self.leaves = around[..., size:]
+        self.wrapped, self.last = around[..., first:size], around[..., first + size :]
+        self.came = around[..., first : first + size]
 
     def _whole(self, work: MessageWork, pattern: Pattern, held: Floats) -> None:
         """Play a round as `_some` does, faster: every rank sends and receives one message."""
@@ -155,10 +207,10 @@ class _Play:
         leaves = np.maximum(ready, self.send_port, out=self.leaves)
         self.send_port = leaves + busy
         if pattern.shape.turn is None:
-            arrives = leaves[pattern.shape.back]
+            arrives = leaves[..., pattern.shape.back]
             arrives += pattern.away_back
         else:
-            self.wrapped[:] = self.last
+            self.wrapped[...] = self.last
             arrives = self.came + pattern.away_back
         np.maximum(arrives, self.receive_port, out=arrives)
         if alone_back is None:
@@ -181,23 +233,28 @@ class _Play:
             clock.copy()
             for clock in (self.processor, self.send_port, self.receive_port, self.merged)
         )
-        ready = held[src]
+        ready = held[..., src]
         if work.code is not None:
-            processor[src] = ready = np.maximum(ready, processor[src]) + work.code
-        leaves = np.maximum(ready - pattern.burst, send_port[src])
-        send_port[src] = leaves + work.busy
-        begins = first_byte(leaves, pattern.wire.away, receive_port[dst])
-        receive_port[dst] = begins + work.busy
+            processor[..., src] = ready = np.maximum(ready, processor[..., src]) + work.code
+        leaves = np.maximum(ready - pattern.burst, send_port[..., src])
+        send_port[..., src] = leaves + work.busy
+        begins = first_byte(leaves, pattern.wire.away, receive_port[..., dst])
+        receive_port[..., dst] = begins + work.busy
         alone = work.busy if work.alone_back is None else work.alone_back
         # Even in a burst, nothing arrives before it has been sent.
-        arrives = np.maximum(np.maximum(begins + alone, ready + pattern.wire.away), processor[dst])
-        processor[dst] = merged[dst] = arrives if work.merge is None else arrives + work.merge
+        arrives = np.maximum(
+            np.maximum(begins + alone, ready + pattern.wire.away), processor[..., dst]
+        )
+        processor[..., dst] = merged[..., dst] = (
+            arrives if work.merge is None else arrives + work.merge
+        )
         if pattern.turn or self.early is not None:
             lump = np.minimum(work.wire, pattern.turn)
-            early = np.zeros((2, len(processor))) if self.early is None else self.early.copy()
-            early[0, src], early[1, dst] = lump * pattern.behind[0], lump * pattern.behind[1]
+            early = np.zeros((2, *processor.shape)) if self.early is None else self.early.copy()
+            early[0][..., src] = lump * pattern.behind[0]
+            early[1][..., dst] = lump * pattern.behind[1]
             self.early = early
         self.processor, self.send_port = processor, send_port
         self.receive_port, self.merged = receive_port, merged
         self.lag = np.inf
-        self.sent[src] += work.wire
+        self.sent[..., src] += work.wire

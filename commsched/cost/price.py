@@ -2,16 +2,17 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from commsched.arrays import Floats
 from commsched.cost.closed import closed
 from commsched.cost.pattern import once
-from commsched.cost.play import Played, play
+from commsched.cost.play import Played, Run, play_all
 from commsched.exchange.method import Choice, Method, Phase, resolved
 from commsched.exchange.pair import route
 from commsched.exchange.payload import Payload
@@ -65,18 +66,69 @@ def exchange(
     `native` costs as `library.Algorithm` says, or its measured seconds from the latest start on,
     which include the start-up. `taken`: the algorithm, if another machine decides.
     """
+    asked = Exchange(schedule, payload, machine, group, start, later, rest, taken)
+    return exchanges([asked], limit)[0]
+
+
+class Exchange(NamedTuple):
+    """An exchange to price; see `exchange`."""
+
+    schedule: Schedule
+    payload: Payload
+    machine: Machine
+    group: Group
+    start: Floats
+    later: bool = False
+    rest: Floats | float = 0.0
+    taken: Algorithm | None = None
+
+
+class _Route(NamedTuple):
+    """A schedule to play from `begin` on, (p,) s, and what makes the exchange's costs of it."""
+
+    schedule: Schedule
+    payload: Payload
+    machine: Machine
+    group: Group
+    begin: Floats
+    rest: Floats | float
+    limit: int
+    then: Callable[[Played], Played] | None = None
+
+
+def exchanges(asked: Sequence[Exchange], limit: int = LIMIT) -> list[Played]:
+    """Price exchanges, each alone as `exchange` does; those of one schedule are played together."""
+    routes = [_route(one, limit) for one in asked]
+    played = _routed([route for route in routes if route is not None])
+    return [
+        _nothing(one.start) if route is None else next(played)
+        for one, route in zip(asked, routes, strict=True)
+    ]
+
+
+def _nothing(start: Floats) -> Played:
+    return Played(start, np.zeros(len(start)), np.zeros(len(start), np.int64))
+
+
+def _route(asked: Exchange, limit: int) -> _Route | None:
+    """Return what to play of an exchange; None if nobody sends anything."""
+    schedule, payload, machine, group, start, later, rest, taken = asked
     if group.size == 1 or (not schedule.library and moves_up_to(schedule, 0) == 0):
-        return Played(start, np.zeros(len(start)), np.zeros(len(start), np.int64))
+        return None
     begin = start + (machine.restart if later else machine.startup)
     if not schedule.library:
-        return _routed(schedule, payload, machine, group, begin, limit, rest)
+        return _Route(schedule, payload, machine, group, begin, rest, limit)
     taken = taken or taken_by_library(schedule, payload, machine, group)
     assert taken is not None
     if not (machine.native and group.size == machine.size):
-        return _taken(taken, payload, machine, group, begin + taken.base, limit, rest)
-    counted = _taken(taken, payload, machine, group, start, 0, 0.0)
-    end = start.max() + measured(machine.native, _whole(schedule, payload))
-    return replace(counted, end=np.full(len(start), end))
+        return _taken(taken, payload, machine, group, begin + taken.base, rest, limit)
+    counted = _taken(taken, payload, machine, group, start, 0.0, 0)
+    end = np.full(len(start), start.max() + measured(machine.native, _whole(schedule, payload)))
+
+    def then(played: Played) -> Played:
+        return replace(played if counted.then is None else counted.then(played), end=end)
+
+    return counted._replace(then=then)
 
 
 def taken_by_library(
@@ -102,26 +154,27 @@ def _whole(schedule: Schedule, payload: Payload) -> float:
     return float(payload.wire(np.array([0]), np.array([schedule.blocks]), 1)[0])
 
 
-def _routed(
-    schedule: Schedule,
-    payload: Payload,
-    machine: Machine,
-    group: Group,
-    begin: Floats,
-    limit: int,
-    rest: Floats | float,
-) -> Played:
-    """Play a schedule whose members begin at `begin`, (p,) s, or apply its closed form."""
-    cost = None
-    if moves_up_to(schedule, limit) > limit:
-        cost = closed(schedule, payload, machine, group)
-    if cost is None:
-        return play(schedule, payload, machine, group, begin, rest)
-    return Played(
-        np.full(len(begin), begin.max() + cost.seconds),
-        np.full(len(begin), cost.sent),
-        np.full(len(begin), round(cost.messages), np.int64),
-    )
+def _routed(routes: Sequence[_Route]) -> Iterator[Played]:
+    """Play routes of up to their limit of moves; apply the closed forms of others."""
+    found: dict[int, Played] = {}
+    together: dict[tuple[Schedule, Group], list[int]] = {}
+    for i, one in enumerate(routes):
+        schedule, payload, machine, group, begin, _, limit, _ = one
+        if moves_up_to(schedule, limit) > limit:
+            cost = closed(schedule, payload, machine, group)
+            if cost is not None:
+                found[i] = Played(
+                    np.full(len(begin), begin.max() + cost.seconds),
+                    np.full(len(begin), cost.sent),
+                    np.full(len(begin), round(cost.messages), np.int64),
+                )
+                continue
+        together.setdefault((schedule, group), []).append(i)
+    for (schedule, group), where in together.items():
+        runs = [Run(*routes[i][1:3], *routes[i][4:6]) for i in where]
+        found |= zip(where, play_all(schedule, group, runs), strict=True)
+    for i, one in enumerate(routes):
+        yield found[i] if one.then is None else one.then(found[i])
 
 
 def _taken(
@@ -130,29 +183,32 @@ def _taken(
     machine: Machine,
     group: Group,
     begin: Floats,
-    limit: int,
     rest: Floats | float,
-) -> Played:
-    """Price a library's algorithm for members that begin at `begin`, (p,) s."""
+    limit: int,
+) -> _Route:
+    """Return what to play of a library's algorithm for members that begin at `begin`, (p,) s."""
     assert payload.spec is not None
     schedule, pipeline, spec = route(taken.collective, group), taken.pipeline, payload.spec
     on, numel = taken.on(machine), spec.numel
     if pipeline is not None:
         spec = BucketSpec.uniform(min(-(-numel // pipeline.trees), math.ceil(pipeline.piece / 4)))
     own = Payload.reducing(schedule, payload.codec, spec)
-    played = _routed(schedule, own, on, group, begin, limit, rest)
     if pipeline is None:
-        return played
+        return _Route(schedule, own, on, group, begin, rest, limit)
     left = 4.0 * max(numel - pipeline.trees * spec.numel, 0)
     near, far = ways(on, group)
     across = max(link.per_byte for link in far)
     per_byte = pipeline.between * across + pipeline.inside * near.per_byte
     pieces = numel / max(spec.numel, 1)
-    return Played(
-        played.end + left * per_byte,
-        played.sent * pieces,
-        np.ceil(played.messages * pieces).astype(np.int64),
-    )
+
+    def then(played: Played) -> Played:
+        return Played(
+            played.end + left * per_byte,
+            played.sent * pieces,
+            np.ceil(played.messages * pieces).astype(np.int64),
+        )
+
+    return _Route(schedule, own, on, group, begin, rest, limit, then)
 
 
 def votes(machine: Machine, group: Group, start: Floats, later: bool = False) -> Played:

@@ -1,15 +1,18 @@
 """Seconds of messages on links and ports."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
 from commsched.arrays import Floats, Ints
 from commsched.machine.model import Link
 
-Each = Floats | float  # (m,) one number per move, or one for all of them
+Each = Floats | float  # (m,) one number per move, or one for all of them; rows of several wires
+Moves = Ints | slice | tuple[Any, ...]  # of one wire; of several: rows and moves
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Wire:
     away: Each  # L + o, s: from a message's start to its first byte at the other end
     overhead: Each  # o, s
     per_byte: Each  # G, s/B; 0 if a curve replaces it
-    curves: tuple[tuple[Ints | slice, Link], ...] = ()  # moves whose link has a measured curve
+    curves: tuple[tuple[Moves, Link], ...] = ()  # moves whose link has a measured curve
     shared: Each = 0.0  # s/B, the share of a NIC; 0.0: not shared
 
     @classmethod
@@ -38,11 +41,29 @@ class Wire:
         curves = tuple((slice(None), link) for link in links if link.points)
         return cls(latency + overhead, overhead, per_byte, curves, shared)
 
+    @classmethod
+    def rows(cls, wires: Sequence["Wire"], rows: Sequence[int], moves: int) -> "Wire":
+        """Return the seconds of a round on several machines: (rows of all, m).
+
+        rows: of each wire.
+        """
+        columns = np.empty((4, sum(rows), moves))
+        curves: list[tuple[Moves, Link]] = []
+        for one, first, count in zip(wires, accumulate(rows, initial=0), rows, strict=False):
+            here = slice(first, first + count)
+            each = one.away, one.overhead, one.per_byte, one.shared
+            for column, values in zip(columns, each, strict=True):
+                column[here] = values
+            curves += [((here, place), link) for place, link in one.curves]
+        away, overhead, per_byte, shared = columns
+        return cls(away, overhead, per_byte, tuple(curves), shared if shared.any() else 0.0)
+
     def alone(self, nbytes: Floats) -> Floats:
         """Seconds of each message on a port of its own, n G + o."""
         seconds = nbytes * self.per_byte
         for moves, link in self.curves:
-            seconds[moves] = np.maximum(seconds[moves], link.wire(nbytes[moves]))
+            where = moves if isinstance(moves, tuple) else (..., moves)
+            seconds[where] = np.maximum(seconds[where], link.wire(nbytes[where]))
         seconds += self.overhead
         return seconds
 

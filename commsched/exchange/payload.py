@@ -1,6 +1,6 @@
 """The expected size of an exchange's packets, per run of blocks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -68,6 +68,11 @@ class Payload:
         """Running total of the sizes."""
         return np.concatenate([[0.0], np.cumsum(self._sizes * self.repeat)])
 
+    @property
+    def ends(self) -> Floats | None:
+        """Bytes of all blocks before each, and of all of them; None if rounds differ."""
+        return self._ends if self.cuts is not None and self.codec.fixed else None
+
     def _before(self, block: Ints) -> Floats:
         """Bytes of all blocks before this one: (m,)."""
         if self.repeat == 1:
@@ -82,6 +87,11 @@ class Payload:
         return self.cuts is None and len(np.unique(self._sizes)) > 1
 
     @property
+    def grows(self) -> bool:
+        """Whether packets grow where ranks are summed."""
+        return self.cuts is not None and not self.codec.fixed
+
+    @property
     def packets(self) -> float:
         """Bytes of all packets together, if an exchange only forwards them."""
         return float(self._ends[-1])
@@ -91,8 +101,8 @@ class Payload:
         if self.cuts is None:
             framed: Floats = self._before(stop) - self._before(first) + frame_bytes(stop - first)
             return framed
-        if self.codec.fixed:
-            fixed: Floats = self._ends[stop] - self._ends[first]
+        if self.ends is not None:
+            fixed: Floats = self.ends[stop] - self.ends[first]
             return fixed
         assert self.spec is not None
         if isinstance(merged, int) and len(self.cuts) <= BLOCKS and (stop - first == 1).all():
@@ -123,3 +133,24 @@ class Payload:
     def rate(self, device: Device) -> CodecRate:
         """Codec speed inside the exchange."""
         return FREE if self.cuts is None else self.codec.rate(device)
+
+
+class Payloads:
+    """Payloads of one schedule side by side, coded by one codec: rows are (payloads, messages)."""
+
+    def __init__(self, each: Sequence[Payload]) -> None:
+        self._each = each
+        self.rate, self.grows = each[0].rate, any(one.grows for one in each)
+        ends = [one.ends for one in each]
+        self._ends = None if any(one is None for one in ends) else np.array(ends)
+
+    def wire(self, first: Ints, stop: Ints, merged: int | Ints) -> Floats:
+        """Expected bytes handed to MPI for each run: (payloads, m)."""
+        if self._ends is not None:
+            found: Floats = self._ends[:, stop] - self._ends[:, first]
+            return found
+        return np.stack([one.wire(first, stop, merged) for one in self._each])
+
+    def raw(self, first: Ints, stop: Ints) -> Floats:
+        """Bytes of float32 values that the codec reads or writes at a hop: (payloads, m)."""
+        return np.stack([one.raw(first, stop) for one in self._each])

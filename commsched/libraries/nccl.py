@@ -8,9 +8,12 @@ taken for allowed, as where each network port shares a PCI switch with its GPUs;
 the processor NCCL leaves it out, and the files do not tell.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, log2
+from typing import NamedTuple
 
+from commsched.cost.pattern import once
 from commsched.machine.library import LIBRARIES, Algorithm, Library, Pipeline, Protocol, Step
 from commsched.machine.model import Group, Link, Machine
 from commsched.machine.ways import ways
@@ -132,8 +135,27 @@ def _share(place: _Place, kind: str, protocol: str) -> float:
     return min(share, most / place.bandwidth) if place.bandwidth < inf else share
 
 
-def _seconds(place: _Place, kind: str, protocol: str, nbytes: float) -> float:
-    """Return the seconds that NCCL expects: latency, and bytes over the bandwidth.
+class _Expected(NamedTuple):
+    """The seconds that NCCL expects of an algorithm by a protocol: latency, and bytes over rate."""
+
+    latency: float  # s
+    rate: float  # B/s
+    crowded: float  # s of latency from `many` bytes on
+    many: float  # B
+    reached: Sequence[float] = ()  # share of the rate by the power of two of its bytes
+
+    def seconds(self, nbytes: float) -> float:
+        """Return the seconds of a payload."""
+        rate = self.rate
+        if self.reached:
+            power = int(log2(nbytes / 64)) if nbytes >= 64 else -1
+            if 0 <= power < 23:
+                rate *= self.reached[power]
+        return (self.latency if nbytes < self.many else self.crowded) + nbytes / rate
+
+
+def _expected(place: _Place, kind: str, protocol: str) -> _Expected:
+    """Return what NCCL expects of an algorithm by a protocol.
 
     Ring: 2 (p - 1) steps, 2 (N - 1) of them between nodes; 2 (p - 1) / p n bytes. Tree: the chain
     of a node and log2 N levels, up and down; 2 n bytes, half of it between two nodes.
@@ -145,16 +167,14 @@ def _seconds(place: _Place, kind: str, protocol: str, nbytes: float) -> float:
     if kind == TREE:
         latency += 2 * ((p // nodes - 1) * near + int(log2(nodes)) * far)
         rate *= 0.5 if nodes != 2 else min(1.0, 0.5 * place.inside / place.bandwidth)
-        power = int(log2(nbytes / 64)) if nbytes >= 64 else -1
-        if 0 <= power < 23:
-            rate *= TENTHS[protocol][power]
-    else:
-        steps, crossing = 2 * (p - 1), 2 * (nodes - 1)
-        latency += (steps - crossing) * near + crossing * far
-        rate *= p / steps
-        if protocol == SIMPLE and nodes > 1 and nbytes / (place.channels * p) >= 64:
-            latency *= 1.9 if place.capability < 80 else 1.4  # "plateau effect of ring"
-    return latency + nbytes / rate
+        return _Expected(latency, rate, latency, inf, TENTHS[protocol])
+    steps, crossing = 2 * (p - 1), 2 * (nodes - 1)
+    latency += (steps - crossing) * near + crossing * far
+    rate *= p / steps
+    if protocol != SIMPLE or nodes == 1:
+        return _Expected(latency, rate, latency, inf)
+    slow = 1.9 if place.capability < 80 else 1.4  # "plateau effect of ring"
+    return _Expected(latency, rate, latency * slow, 64.0 * (place.channels * p))
 
 
 def _piece(place: _Place, protocol: str, nbytes: float) -> float:
@@ -187,8 +207,15 @@ def _pipeline(place: _Place, protocol: str, nbytes: float) -> Pipeline:
     return Pipeline(trees=2, piece=_piece(place, protocol, nbytes), between=between, inside=inside)
 
 
-def algorithm(machine: Machine, group: Group, nbytes: float) -> Algorithm:
-    """Take what NCCL expects to be the fastest of ring and tree by each protocol."""
+class _Choice(NamedTuple):
+    """What NCCL chooses from for a group, and what it has chosen so far."""
+
+    place: _Place
+    expected: dict[tuple[str, str], _Expected]
+    known: dict[tuple[str, str, Pipeline | None], Algorithm]
+
+
+def _choice(machine: Machine, group: Group) -> _Choice:
     place = _place(machine, group)
     kinds = [
         (kind, protocol)
@@ -196,18 +223,28 @@ def algorithm(machine: Machine, group: Group, nbytes: float) -> Algorithm:
         for protocol in PROTOCOLS
         if protocol != LL128 or (place.nvlink and place.capability >= 70)
     ]
-    kind, protocol = min(kinds, key=lambda pair: _seconds(place, pair[0], pair[1], nbytes))
-    share = _share(place, kind, protocol)
-    return Algorithm(
-        collective="ring" if kind == RING else "binary-tree:chains",
-        name=kind,
-        protocol=protocol,
-        base=BASE[kind, protocol],
-        inside=Protocol(step=place.near_step(kind, protocol), share=share),
-        between=Protocol(step=place.far_step(kind, protocol), share=share),
-        channels=place.channels,
-        pipeline=_pipeline(place, protocol, nbytes) if kind == TREE else None,
-    )
+    return _Choice(place, {pair: _expected(place, *pair) for pair in kinds}, {})
+
+
+def algorithm(machine: Machine, group: Group, nbytes: float) -> Algorithm:
+    """Take what NCCL expects to be the fastest of ring and tree by each protocol."""
+    place, expected, known = once(machine, group, _choice)
+    kind, protocol = min(expected, key=lambda pair: expected[pair].seconds(nbytes))
+    pipeline = _pipeline(place, protocol, nbytes) if kind == TREE else None
+    key = kind, protocol, pipeline
+    if key not in known:
+        share = _share(place, kind, protocol)
+        known[key] = Algorithm(
+            collective="ring" if kind == RING else "binary-tree:chains",
+            name=kind,
+            protocol=protocol,
+            base=BASE[kind, protocol],
+            inside=Protocol(step=place.near_step(kind, protocol), share=share),
+            between=Protocol(step=place.far_step(kind, protocol), share=share),
+            channels=place.channels,
+            pipeline=pipeline,
+        )
+    return known[key]
 
 
 LIBRARIES.add("nccl")(Library("NCCL", algorithm))

@@ -12,7 +12,7 @@ from msgspec import Meta
 from commsched.arrays import Floats, Ints
 from commsched.errors import CommschedError
 from commsched.net.graph import Tensor
-from commsched.net.sparsity import Sparsity
+from commsched.net.sparsity import DENSE, Sparsity
 
 Place = Annotated[int, Meta(ge=0, le=2**53)]  # of an element in its tensor
 GRID = np.geomspace(1e-6, 1.0, 96)  # shares of a table of rows in order of frequency
@@ -76,7 +76,7 @@ class BucketSpec:
     @classmethod
     def uniform(cls, numel: int, density: float = 1.0) -> "BucketSpec":
         """Make one tensor of `numel` elements, dense or with an evenly spread support."""
-        law = Sparsity(law="uniform", density=density) if density < 1.0 else Sparsity()
+        law = Sparsity(law="uniform", density=density) if density < 1.0 else DENSE
         return cls(((law, numel, 0, numel),)) if numel else cls(())
 
     @cached_property

@@ -59,7 +59,7 @@ class Tensor:
             raise CommschedError(
                 f"tensor {self.name!r}: lists of rows have law 'zipf', got {self.sparsity.law!r}"
             )
-        if not self.shape or any(size < 1 for size in self.shape) or self.numel > MAX_NUMEL:
+        if not self.shape or min(self.shape) < 1 or self.numel > MAX_NUMEL:
             raise CommschedError(
                 f"tensor {self.name!r}: shape must have one or more positive sizes and at most"
                 f" 2^53 elements, got {list(self.shape)}"
@@ -71,7 +71,7 @@ class Tensor:
         if self.dtype not in ITEMSIZE:
             known = ", ".join(ITEMSIZE)
             raise CommschedError(f"tensor {self.name!r}: no dtype {self.dtype!r}; known: {known}")
-        if self.sparsity.rows > self.numel:
+        if self.sparsity.rows and self.sparsity.rows > self.numel:
             raise CommschedError(
                 f"tensor {self.name!r}: rows must be at most its {self.numel} elements, got"
                 f" {self.sparsity.rows}"
@@ -154,16 +154,17 @@ class Layer:
                 for tensor in self.tensors
             ),
             experts=self.experts and self.experts.scaled(size),
-            forward=None if self.forward is None else self.forward * work,
-            backward=None if self.backward is None else self.backward * work,
-            forward_flops=self.forward_flops * work,
-            backward_flops=self.backward_flops * work,
-            forward_bytes=self.forward_bytes * work,
-            backward_bytes=self.backward_bytes * work,
-            activation=self.activation * size,
-            output=self.output * size,
+            # what is 0 or None stays the same object, which a record takes without a check
+            forward=self.forward and self.forward * work,
+            backward=self.backward and self.backward * work,
+            forward_flops=self.forward_flops and self.forward_flops * work,
+            backward_flops=self.backward_flops and self.backward_flops * work,
+            forward_bytes=self.forward_bytes and self.forward_bytes * work,
+            backward_bytes=self.backward_bytes and self.backward_bytes * work,
+            activation=self.activation and self.activation * size,
+            output=self.output and self.output * size,
             summed=round(self.summed * size),
-            whole=self.whole * size,
+            whole=self.whole and self.whole * size,
         )
 
 
@@ -208,6 +209,20 @@ class Net:
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name, forward order."""
         return {t.name: t for layer in self.layers for t in layer.tensors}
+
+    @cached_property
+    def homes(self) -> dict[str, tuple[int, str]]:
+        """For each tensor the position and name of its layer."""
+        return {
+            tensor.name: (position, layer.name)
+            for position, layer in enumerate(self.layers)
+            for tensor in layer.tensors
+        }
+
+    @cached_property
+    def derived(self) -> dict[object, object]:
+        """What was derived from the net, by key."""
+        return {}
 
     @cached_property
     def experts_of(self) -> dict[str, Experts]:
@@ -308,6 +323,13 @@ def _check_unique(kind: str, names: Iterable[str]) -> None:
 
 def _ordered(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     """Sort topologically, earliest given first."""
+    seen: set[str] = set()
+    for layer in layers:
+        if len(set(layer.after)) < len(layer.after) or not seen.issuperset(layer.after):
+            break
+        seen.add(layer.name)
+    else:
+        return layers
     index = {layer.name: i for i, layer in enumerate(layers)}
     for layer in layers:
         unknown = next((name for name in layer.after if name not in index), None)

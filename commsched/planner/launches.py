@@ -1,6 +1,6 @@
 """Buckets of whole tensors, and the plan with one launch per bucket."""
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 
 from commsched.net.bucket import Piece
 from commsched.net.graph import Layer, Net
@@ -37,29 +37,32 @@ def filled_buckets(
 
 def ready_after(net: Net) -> dict[str, tuple[int, str]]:
     """For each tensor the position and name of its layer."""
-    return {
-        tensor.name: (position, layer.name)
-        for position, layer in enumerate(net.layers)
-        for tensor in layer.tensors
-    }
+    return net.homes
 
 
 def launches(request: Request, groups: list[list[Piece]], choose: Callable[..., Launch]) -> Plan:
     """A plan with one launch per bucket; `choose(launch)` fills in method and reason."""
-    home = ready_after(request.net)
-    spread = request.machine.nodes > 1
-    made = []
-    for number, pieces in enumerate(groups):
-        made.append(
-            choose(
-                Launch(
-                    name=f"b{number}",
-                    pieces=tuple(pieces),
-                    after=min(home[piece.tensor] for piece in pieces)[1],
-                    method=request.force.get(pieces[0].tensor, ""),
-                    stream="between" if spread else "inside",
-                    priority=number,
-                )
-            )
+    methods = [request.force.get(pieces[0].tensor, "") for pieces in groups]
+    return request.plan([choose(launch) for launch in _launches(request, groups, methods)])
+
+
+def with_methods(
+    request: Request, groups: Sequence[Sequence[Piece]], methods: Sequence[str]
+) -> Plan:
+    """A plan with one launch per bucket, by a method each; without reasons."""
+    return request.plan([*_launches(request, groups, methods)])
+
+
+def _launches(
+    request: Request, groups: Sequence[Sequence[Piece]], methods: Sequence[str]
+) -> Iterator[Launch]:
+    home, spread = ready_after(request.net), request.machine.nodes > 1
+    for number, (pieces, method) in enumerate(zip(groups, methods, strict=True)):
+        yield Launch(
+            name=f"b{number}",
+            pieces=tuple(pieces),
+            after=min(home[piece.tensor] for piece in pieces)[1],
+            method=method,
+            stream="between" if spread else "inside",
+            priority=number,
         )
-    return request.plan(made)

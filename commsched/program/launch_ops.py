@@ -10,7 +10,7 @@ from commsched.arrays import Ints
 from commsched.errors import CommschedError
 from commsched.exchange.memory import launch_memory, sets_bytes
 from commsched.exchange.method import chooses, resolved
-from commsched.exchange.registry import phases_of
+from commsched.exchange.registry import find_method, phases_of
 from commsched.plan.model import Param, Plan
 from commsched.program.model import After, Kind, Op
 from commsched.program.parameters import Parameter
@@ -50,7 +50,11 @@ def beside_buckets(plan: Plan, indices: Iterable[int]) -> dict[str, float]:
     with runs of equal length share index sets.
     """
     launches = [plan.launches[index] for index in indices]
-    memories = [launch_memory(each.method, plan.spec(each), plan.group(each)) for each in launches]
+    memories = [
+        launch_memory(each.method, plan.spec(each), plan.group(each))
+        for each in launches
+        if not find_method(each.method).library  # which sums in the bucket
+    ]
     waiting = sum(one.waiting for one in memories)
     received = max((one.received for one in memories), default=0.0)
     sets = sets_bytes(frozenset().union(*(one.sets for one in memories)))

@@ -2,6 +2,7 @@
 
 import hashlib
 import tomllib
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
@@ -14,7 +15,7 @@ from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method, lossy_name
 from commsched.machine import file as machine_file
 from commsched.machine.change import PORT, changed
-from commsched.machine.model import Machine, resized
+from commsched.machine.model import Device, Machine, resized
 from commsched.machine.ranks import of_ranks
 from commsched.nearest import nearest
 from commsched.net import file as net_file
@@ -202,11 +203,11 @@ def _strategy(word: str) -> tuple[str, dict[str, Param]]:
     return name, {key: value for key, _, value in pairs}
 
 
-@lru_cache(maxsize=NEAR)
+@lru_cache(maxsize=2 * NEAR)
 def machine_of(name: str, changes: str, nodes: str, ranks: str, bandwidth: str) -> Machine:
     """Return a machine with its changes, of as many nodes or ranks, and with ports of a rate."""
     words = [] if changes == SAME else changes.split(";")
-    found = changed(machine_file.load(name), words)
+    found = changed(_machine(name), words)
     if nodes != SAME:
         found = resized(found, _count(nodes))
     elif ranks != SAME:
@@ -218,11 +219,26 @@ def machine_of(name: str, changes: str, nodes: str, ranks: str, bandwidth: str) 
 def net_of(name: str, machine: str, changes: str, compute: str, scale: float, density: str) -> Net:
     """Return a net with the seconds of a machine's device, and with gradients of a density."""
     device = machine_of(machine, changes, SAME, SAME, SAME).device
-    net = fitted(_net(name).scaled(scale, 1.0), device, compute)
-    return net if density == SAME else net.with_density(DENSITY.read(density, "density"))
+    known = _fitted(name, compute, scale, density)
+    for other, net in known:
+        if other == device:
+            return net
+    net = _net(name)
+    net = fitted(net if scale == 1.0 else net.scaled(scale, 1.0), device, compute)
+    if density != SAME:
+        net = net.with_density(DENSITY.read(density, "density"))
+    known.append((device, net))
+    return net
+
+
+@lru_cache(maxsize=NEAR)
+def _fitted(name: str, compute: str, scale: float, density: str) -> deque[tuple[Device, Net]]:
+    """Return the last forms of a net, each with the device whose seconds it has."""
+    return deque(maxlen=NEAR)
 
 
 _net = lru_cache(maxsize=NEAR)(net_file.load)
+_machine = lru_cache(maxsize=NEAR)(machine_file.load)
 
 
 @lru_cache(maxsize=256)

@@ -1,6 +1,8 @@
 """The row of a cell: its plan priced by the planner's clocks, or simulated."""
 
 from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -9,7 +11,7 @@ import numpy as np
 
 from commsched.cost.price import exchange, price
 from commsched.errors import CommschedError
-from commsched.exchange.method import Method, resolved
+from commsched.exchange.method import resolved
 from commsched.exchange.pair import LIBRARY
 from commsched.exchange.registry import find_method
 from commsched.machine.change import PORT
@@ -23,7 +25,7 @@ from commsched.planner.limits.memory import needed
 from commsched.planner.make_plan import checked, make_plan
 from commsched.planner.request import Request
 from commsched.planner.search.bound import lower_bound
-from commsched.planner.search.prices import PriceTables
+from commsched.planner.search.prices import Prices, PriceTables, make_curves
 from commsched.planner.search.problem import BASELINES, Problem
 from commsched.planner.search.shortlist import Shortlist
 from commsched.planner.space import Candidate, spec_of
@@ -86,6 +88,15 @@ class _Known:
         self.problems: dict[tuple[tuple[str, ...], bool], Problem] = {}
         self.bounds: dict[tuple[str, ...], float] = {}
         self.sent: dict[tuple[BucketSpec | int, str], float] = {}
+        self.summed: dict[tuple[str, str], bool] = {}
+
+    def may_sum(self, cell: Cell, request: Request) -> bool:
+        """Tell whether a cell's methods include the library's own sum."""
+        key = cell.allow, cell.method
+        if key not in self.summed:
+            methods = request.methods(request.machine.everyone)
+            self.summed[key] = any(method.name == LIBRARY for method in methods)
+        return self.summed[key]
 
     def problem(self, cell: Cell, request: Request, library: bool) -> Problem:
         """Return a cell's problem; `library`: only the library sums, on one curve for all nets."""
@@ -110,17 +121,19 @@ class _Known:
             method = methods[number]
             key = spec_of(made, net) if made.sparse else made.numel, method.name
             if key not in self.sent:
-                spec = BucketSpec.uniform(made.numel) if isinstance(key[0], int) else key[0]
-                self.sent[key] = self._sent(problem.request.machine, method, spec)
+                machine = problem.request.machine
+                if method.library and machine.size > 1:
+                    self.sent[key] = self._by_library(machine, made.numel)
+                else:
+                    spec = BucketSpec.uniform(made.numel) if isinstance(key[0], int) else key[0]
+                    self.sent[key] = price(method, spec, machine, machine.everyone, limit=0).sent
             total += self.sent[key]
         return total
 
-    def _sent(self, machine: Machine, method: Method, spec: BucketSpec) -> float:
-        group = machine.everyone
-        if not method.library or group.size == 1:
-            return price(method, spec, machine, group, limit=0).sent
-        taken = algorithm_of(machine, group, 4.0 * spec.numel)
-        return self._share(machine, group, taken) * spec.numel
+    def _by_library(self, machine: Machine, numel: int) -> float:
+        """Bytes that a rank sends in a sum by the machine's library."""
+        taken = algorithm_of(machine, machine.everyone, 4.0 * numel)
+        return self._share(machine, machine.everyone, taken) * numel
 
     def _share(self, machine: Machine, group: Group, taken: Algorithm) -> float:
         """Bytes that a rank sends by a library's algorithm for each element, at any size."""
@@ -159,6 +172,23 @@ def row(cell: Cell) -> Row:
         return found | _numbers(cell, request) | {"status": OK}
     except CommschedError as error:
         return found | {"sentence": " ".join(str(error).split())}
+
+
+def prepare(cells: Iterable[Cell]) -> None:
+    """Price the sums of libraries on the machines of some cells side by side: rows need them."""
+    seen: set[tuple[str, ...]] = set()
+    wanted: list[tuple[Prices, int]] = []
+    for cell in cells:
+        if cell.place in seen or cell.planner not in OF_LIBRARY:
+            continue
+        with suppress(CommschedError):  # which the cell's row says
+            request = checked(cell.request(), cell.planner)
+            known = _known_of(cell.place)
+            if _planned_here(cell, request) and known.may_sum(cell, request):
+                seen.add(cell.place)
+                problem = known.problem(cell, request, library=True)
+                wanted.append((problem.prices, problem.named(LIBRARY)))
+    make_curves(wanted)
 
 
 def _place(machine: Machine) -> Row:
@@ -204,15 +234,19 @@ def _numbers(cell: Cell, request: Request) -> Row:
 
 def _priced(cell: Cell, request: Request, known: _Known) -> _Priced | None:
     """Price the plan of another system's planner, without reasons; None if others make it."""
-    if cell.planner not in BASELINES or request.strategy != "sync" or not request.net.tensors:
+    if not _planned_here(cell, request):
         return None
-    methods = request.methods(request.machine.everyone)
-    library = cell.planner in OF_LIBRARY and any(method.name == LIBRARY for method in methods)
+    library = cell.planner in OF_LIBRARY and known.may_sum(cell, request)
     problem = known.problem(cell, request, library)
     candidate = problem.within(BASELINES[cell.planner](problem))
     step, exposed = problem.evaluator.exposed(candidate)
     plan = replace(problem.plan(candidate, cell.planner), iteration=step)
     return _Priced(plan, step, exposed, known.bytes_sent(problem, candidate))
+
+
+def _planned_here(cell: Cell, request: Request) -> bool:
+    """Tell whether another system's planner makes the plan, without reasons."""
+    return cell.planner in BASELINES and request.strategy == "sync" and bool(request.net.tensors)
 
 
 def _bound(cell: Cell, request: Request, known: _Known) -> float:

@@ -12,13 +12,13 @@ from commsched.interrupts import on_interrupt
 from commsched.planner.registry import PLANNERS
 from commsched.planner.search.problem import BASELINES
 from commsched.progress import progress
-from commsched.study.cells import Cell
-from commsched.study.pricing import FAILED, Row, row
+from commsched.study.cells import NEAR, Cell
+from commsched.study.pricing import FAILED, Row, prepare, row
 from commsched.study.rows import appending, read
 from commsched.text_table import table
 from commsched.units import bits, seconds
 
-TOGETHER = 16  # priced cells of one machine that another process plans in a row
+TOGETHER = 16  # priced cells, of one machine or of several, that a process plans in a row
 
 
 class Done(NamedTuple):
@@ -95,19 +95,24 @@ def table_of(rows: Sequence[Row]) -> str:
 
 def planned(cells: Sequence[Cell]) -> list[Row]:
     """Return the rows of some cells, in another process."""
+    prepare(cells)
     return [row(cell) for cell in cells]
 
 
 def _rows(
     cells: Sequence[Cell], executor: Executor | None, check: Callable[[], None]
 ) -> Iterator[Row]:
-    """Yield rows as they come; cells of one machine follow each other."""
-    near = sorted(cells, key=lambda cell: cell.place)
+    """Yield rows as they come; cells of one machine, and of these of one net, follow each other."""
+    near = sorted(cells, key=lambda cell: (cell.place, _takes_long(cell), cell.load))
     if executor is None:
-        for cell in near:
-            made = row(cell)
-            check()
-            yield made
+        places = [list(group) for _, group in groupby(near, lambda cell: cell.place)]
+        for first in range(0, len(places), NEAR):
+            together = [cell for group in places[first : first + NEAR] for cell in group]
+            prepare(together)
+            for cell in together:
+                made = row(cell)
+                check()
+                yield made
         return
     futures = [executor.submit(planned, some) for some in _tasks(near)]
     for future in as_completed(futures):
@@ -117,9 +122,18 @@ def _rows(
 
 def _tasks(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
     """Cut cells into tasks: those that are searched or simulated alone, others in short rows."""
+    few: list[Cell] = []  # of some machines
     for (_, long), group in groupby(cells, lambda c: (c.place, _takes_long(c))):
         some, size = list(group), 1 if long else TOGETHER
+        if not long and len(some) <= TOGETHER:
+            if len(few) + len(some) > TOGETHER:
+                yield few
+                few = []
+            few += some
+            continue
         yield from (some[k : k + size] for k in range(0, len(some), size))
+    if few:
+        yield few
 
 
 def _takes_long(cell: Cell) -> bool:

@@ -6,7 +6,6 @@ import numpy.typing as npt
 from commsched.exchange.pair import LIBRARY
 from commsched.exchange.registry import find_method
 from commsched.net.graph import Tensor
-from commsched.net.sparsity import Sparsity
 from commsched.planner.search.problem import Problem
 from commsched.planner.search.traffic import least_seconds
 from commsched.planner.space import Unit
@@ -37,11 +36,11 @@ def lower_bound(problem: Problem, *, by_ports: bool = False) -> float:
     plain = not (by_ports or any(unit.sparse or unit.forced for unit in units))
     lines = _lines(*_cheapest(problem)) if plain else []
     traffic = np.zeros((len(units), 1)) if plain else _traffic(problem, units)
-    numel, received = 0.0, np.zeros(traffic.shape[1])
-    for unit, seconds in zip(reversed(units), reversed(traffic), strict=True):  # the last first
+    numel = 0.0
+    received = np.cumsum(traffic[::-1], axis=0).max(axis=1).tolist()
+    for unit, seconds in zip(reversed(units), received, strict=True):  # the last first
         numel += unit.numel
-        received += seconds
-        busy = max([float(received.max()), *(c + g * numel for c, g in lines)])
+        busy = max([seconds, *(c + g * numel for c, g in lines)])
         tail = clock.remaining[unit.after] if problem.may_be_late else sum(clock.forward)
         best = max(best, unit.ready + busy + tail)
     return best
@@ -51,14 +50,16 @@ def _traffic(problem: Problem, units: list[Unit]) -> Floats:
     """The least seconds that each whole tensor keeps a port busy, by each argument: (units, a)."""
     request, tensors = problem.request, problem.request.net.tensors
     library = _library(problem)
-    known: dict[tuple[Sparsity, int], Floats] = {}
+    known: dict[tuple[int, int], Floats] = {}  # by the law's identity, and elements
+    lossy = request.lossy or request.force
     rows = []
     for unit in units:
         tensor = tensors[unit.pieces[0].tensor]
-        key = tensor.sparsity, tensor.numel
+        key = id(tensor.sparsity), unit.numel
         if key not in known:
-            known[key] = np.minimum(least_seconds(*key, request.machine), library * tensor.numel)
-        rows.append(known[key] * (not _may_lose(problem, tensor)))
+            least = least_seconds(tensor.sparsity, unit.numel, request.machine)
+            known[key] = np.minimum(least, library * unit.numel)
+        rows.append(known[key] * (not (lossy and _may_lose(problem, tensor))))
     return np.array(rows)
 
 

@@ -168,32 +168,35 @@ class Evaluator:
         clocks = kind(size, clock.overlap)
         clocks.free["compute"] = np.full(size, self._backward)
         ends = np.empty(index.shape)
-        votes, *parts = rows.seconds
-        several = [part.any() for part in votes]
+        several = [part.any() for part in rows.seconds[0]]
         depth = np.maximum.reduce(rows.phases.take(index), axis=1).tolist()
         # A phase that a method does not have begins at -inf and takes no time: no clock moves.
-        there = np.where(np.arange(len(votes))[:, None] < rows.phases, 0.0, -np.inf)
+        there = np.where(np.arange(len(several))[:, None] < rows.phases, 0.0, -np.inf)
         heard, all_heard = there + clock.handover, there + clock.slowest
+        some = max(1, BATCH // max(size, 1))  # launches that are looked up together
         for k in range(len(index)):
-            ready = rows.ready.take(index[k])
+            if k % some == 0:
+                here = index[k : k + some]
+                readies, applies = rows.ready.take(here), rows.apply.take(here) * clock.early
+                seconds = rows.seconds.take(here, axis=2)
+                own_heard, of_all_heard = heard.take(here, axis=1), all_heard.take(here, axis=1)
+                real = here < len(rows.ready) - 1
+            at = k % some
+            ready = readies[at]
             for phase in range(depth[k]):
-                own, of_all = heard[phase].take(index[k]), all_heard[phase].take(index[k])
+                own, of_all = own_heard[phase, at], of_all_heard[phase, at]
                 if phase:
                     ready = clocks.free["decode"] + own
+                vote, *parts = seconds[:, phase, at]
                 if several[phase]:
-                    vote = votes[phase].take(index[k])
                     start = np.where(vote > 0, ready + clock.slowest, -np.inf)
                     start = clocks.begin("exchange", start)
                     voted = clocks.exchange("exchange", start, start + vote)
                     ready = np.where(vote > 0, voted, ready)
-                seconds = [part[phase].take(index[k]) for part in parts]
-                clocks.phase(ready, seconds, own, of_all)
+                clocks.phase(ready, parts, own, of_all)
             ends[k] = clocks.free["decode"] + clock.slowest
             if not late:
                 compute = clocks.free["compute"]
-                clocks.free["compute"] = np.where(
-                    index[k] < len(rows.ready) - 1,
-                    np.maximum(compute, ends[k]) + rows.apply.take(index[k]) * clock.early,
-                    compute,
-                )
+                applied = np.maximum(compute, ends[k]) + applies[at]
+                clocks.free["compute"] = np.where(real[at], applied, compute)
         return ends

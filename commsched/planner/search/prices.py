@@ -3,7 +3,7 @@
 A price has one row per phase of the method: seconds to vote, encode, exchange and decode.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -36,6 +36,7 @@ Ints = npt.NDArray[np.int64]
 LINEAR = 2e-3  # relative error of a curve between two of its points
 ROWS = {Kind.DECIDE: 0, Kind.ENCODE: 1, Kind.EXCHANGE: 2, Kind.DECODE: 3}  # of a price
 DEPTH = 7  # halvings of a gap, at most
+AHEAD = 2  # halvings that are priced together
 LOOKS = 33  # sizes at which a library is asked for its algorithm, at first
 
 
@@ -103,7 +104,7 @@ class Prices:
     def _priced(self, method: Method, spec: BucketSpec, limit: int) -> Floats:
         key = limit, spec, method.name
         if key not in self.tables.exact:
-            self.tables.exact[key] = self._seconds(method, spec, limit)
+            (self.tables.exact[key],) = _all_seconds([self._work(method, spec)], limit)
         return self.tables.exact[key]
 
     def unpacked(self, spec: BucketSpec, method: int) -> float:
@@ -121,34 +122,27 @@ class Prices:
         four: Floats = self._priced(method, spec, 0).sum(axis=1)
         return four
 
-    def _seconds(self, method: Method, spec: BucketSpec, limit: int) -> Floats:
-        """(4, phases) s of a launch: vote, encode, exchange, decode; packing is in them."""
-        machine, start = self.request.machine, np.zeros(self.group.size)
-        awake = self.request.net.occupies_cores
-        spec = method.seen(spec, self.group)
-        phases = method.phases(spec, self.group)
+    def _work(self, method: Method, spec: BucketSpec) -> "_Work":
+        """Return what a launch's price is made of: own work, packing included, and exchanges."""
+        machine, group = self.request.machine, self.group
+        device, awake = machine.device, self.request.net.occupies_cores
+        spec, start = method.seen(spec, group), np.zeros(group.size)
+        phases = method.phases(spec, group)
         expected = [resolved(phase) for phase in phases]
         found = np.zeros((len(ROWS), len(phases)))
+        exchanges: list[price.Exchange] = []
         for kind, number in operations(phases):
-            phase, own = expected[number], self._parts(kind, number, phases)
-            later = number > 0 or awake
-            found[ROWS[kind], number] = seconds(own, phase, spec.all_raw / 4, machine.device)
+            phase, later = expected[number], number > 0 or awake
+            if kind is Kind.EXCHANGE:
+                one = price.Exchange(phase.schedule, phase.payload, machine, group, start, later)
+                exchanges.append(one)
+                found[ROWS[kind], number] = phase.within_seconds(device)
+                continue
+            own = self._parts(kind, number, phases)
+            found[ROWS[kind], number] = seconds(own, phase, spec.all_raw / 4, device)
             if kind is Kind.DECIDE:
                 found[ROWS[kind], number] += self._votes[later]
-            elif kind is Kind.EXCHANGE:
-                schedule, payload = phase.schedule, phase.payload
-                played = price.exchange(
-                    schedule,
-                    payload,
-                    machine,
-                    self.group,
-                    start,
-                    later=later,
-                    limit=limit,
-                )
-                within = phase.within_seconds(machine.device)
-                found[ROWS[kind], number] = played.end.max() + within
-        return found
+        return _Work(found, exchanges)
 
     def _parts(self, kind: Kind, number: int, phases: Sequence[Phase | Choice]) -> tuple[Part, ...]:
         mean, ranks = self.request.mean, self.group.size
@@ -189,34 +183,50 @@ class Prices:
 
     def curve(self, method: int) -> tuple[Floats, Floats]:
         """Elements (g,) and seconds (4, phases, g) of a method on dense buckets."""
-        key = self.limit, self.methods[method].name
-        if key not in self.tables.curves:
-            low, high = self.least, max(self.most, self.least + 1)
-            ends = self._ends(method, low, high)
-            known = {n: self.exact(BucketSpec.uniform(n), method) for n in ends}
-            for first, last in pairwise(ends):
-                self._refine(method, known, first, last, DEPTH if self.limit else 1)
-            sizes = sorted(known)
-            self.tables.curves[key] = (
-                np.array(sizes, np.float64),
-                np.stack(_alike([known[n] for n in sizes]), axis=-1),
-            )
-        return self.tables.curves[key]
+        make_curves([(self, method)])
+        return self.tables.curves[self.limit, self.methods[method].name]
 
-    def _refine(
-        self, method: int, known: dict[int, Floats], low: int, high: int, depth: int
-    ) -> None:
-        """Halve a gap of the curve, by ratio, until it is straight."""
-        middle = round((low * high) ** 0.5)
-        if not low < middle < high or depth == 0:
-            return
-        known[middle] = self.exact(BucketSpec.uniform(middle), method)
-        begin, found, end = _alike([known[low], known[middle], known[high]])
-        straight = begin + (end - begin) * ((middle - low) / (high - low))
-        if np.allclose(straight, found, rtol=LINEAR, atol=1e-9):
-            return
-        self._refine(method, known, low, middle, depth - 1)
-        self._refine(method, known, middle, high, depth - 1)
+    def refined(self, method: int) -> Iterator[list[int]]:
+        """Make a curve: yield sizes whose prices `tables` must have, then the curve is there.
+
+        The ends of its gaps are priced; gaps are halved, by ratio, until they are straight. The
+        halves of the next gaps are priced together, before it is known which are straight.
+        """
+        depth = DEPTH if self.limit else 1
+        ends = self._ends(method, self.least, max(self.most, self.least + 1))
+        found = dict.fromkeys(ends)
+        gaps = list(pairwise(ends))
+        for level in range(depth):
+            if level % AHEAD == 0 and gaps:
+                yield [*found, *_halves(gaps, min(AHEAD, depth - level))]
+            halved = list(_halved(gaps))
+            found |= dict.fromkeys(middle for _, middle, _ in halved)
+            bent = [each for each in halved if not self._straight(method, *each)]
+            gaps = [gap for low, middle, high in bent for gap in ((low, middle), (middle, high))]
+        sizes = sorted(found)
+        self.tables.curves[self.limit, self.methods[method].name] = (
+            np.array(sizes, np.float64),
+            np.stack(_alike([self._dense(n, method) for n in sizes]), axis=-1),
+        )
+
+    def _dense(self, numel: int, method: int) -> Floats:
+        return self.exact(BucketSpec.uniform(numel), method)
+
+    def _straight(self, method: int, low: int, middle: int, high: int) -> bool:
+        """Tell whether the price between two sizes lies on the line between theirs."""
+        begin, found, end = _alike([self._dense(numel, method) for numel in (low, middle, high)])
+        line = begin + (end - begin) * ((middle - low) / (high - low))
+        return bool((np.abs(line - found) <= 1e-9 + LINEAR * np.abs(found)).all())
+
+    def price_dense(self, method: int, sizes: Iterable[int]) -> Iterator["_Asked"]:
+        """Yield what must be priced so that `tables` has dense buckets of some sizes."""
+        own, seen = self.methods[method], set[int]()
+        for numel in sizes:
+            spec = BucketSpec.uniform(numel)
+            key = self.limit, spec, own.name
+            if key not in self.tables.exact and numel not in seen:
+                seen.add(numel)
+                yield _Asked(self.tables, key, self._work(own, spec))
 
     def _ends(self, method: int, low: int, high: int) -> list[int]:
         """List the sizes from `low` to `high` between which a curve is smooth.
@@ -283,7 +293,73 @@ class Prices:
         )
 
 
+class _Work(NamedTuple):
+    """What the price of a launch is made of."""
+
+    own: Floats  # (4, phases) s; of exchanges their ranks' own work
+    exchanges: list[price.Exchange]  # of each phase
+
+
+class _Asked(NamedTuple):
+    """A price that tables lack."""
+
+    tables: PriceTables
+    key: tuple[int, BucketSpec, str]
+    work: _Work
+
+
+def _all_seconds(works: Sequence[_Work], limit: int) -> Iterator[Floats]:
+    """Yield the (4, phases) s of each launch; exchanges of one schedule are played together."""
+    played = iter(price.exchanges([one for work in works for one in work.exchanges], limit))
+    for own, exchanges in works:
+        for number in range(len(exchanges)):
+            own[ROWS[Kind.EXCHANGE], number] += next(played).end.max()
+        yield own
+
+
+def make_curves(wanted: Sequence[tuple[Prices, int]]) -> None:
+    """Make the curves of methods that `tables` lack; several machines' are made side by side."""
+    new = {
+        (id(prices.tables), prices.limit, prices.methods[method].name): (prices, method)
+        for prices, method in wanted
+        if (prices.limit, prices.methods[method].name) not in prices.tables.curves
+    }
+    left = [(prices, method, prices.refined(method)) for prices, method in new.values()]
+    while left:
+        sizes = [next(steps, None) for *_, steps in left]
+        left = [one for one, some in zip(left, sizes, strict=True) if some is not None]
+        asked = [
+            each
+            for (prices, method, _), some in zip(left, filter(None, sizes), strict=True)
+            for each in prices.price_dense(method, some)
+        ]
+        for limit in {one.key[0] for one in asked}:
+            some = [one for one in asked if one.key[0] == limit]
+            for one, found in zip(some, _all_seconds([x.work for x in some], limit), strict=True):
+                one.tables.exact[one.key] = found
+
+
+def _halved(gaps: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+    """Yield each gap with the size between its ends, by ratio, if there is one."""
+    for low, high in gaps:
+        middle = round((low * high) ** 0.5)
+        if low < middle < high:
+            yield low, middle, high
+
+
+def _halves(gaps: Sequence[tuple[int, int]], depth: int) -> list[int]:
+    """List the sizes that halve gaps, and the halves of these, as often as `depth`."""
+    found: list[int] = []
+    for _ in range(depth):
+        halved = list(_halved(gaps))
+        found += [middle for _, middle, _ in halved]
+        gaps = [gap for low, middle, high in halved for gap in ((low, middle), (middle, high))]
+    return found
+
+
 def _alike(found: Sequence[Floats]) -> list[Floats]:
     """Give each (4, phases) s as many phases; a method may need more for larger buckets."""
     most = max(each.shape[1] for each in found)
+    if all(each.shape[1] == most for each in found):
+        return list(found)
     return [np.pad(each, ((0, 0), (0, most - each.shape[1]))) for each in found]

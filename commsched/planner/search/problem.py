@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from commsched.exchange.method import Method
 from commsched.exchange.pair import LIBRARY
 from commsched.exchange.registry import find_method
 from commsched.plan.model import Plan
-from commsched.planner.launches import launches
+from commsched.planner.launches import with_methods
 from commsched.planner.limits.error_budget import ErrorBudget
 from commsched.planner.request import Request
 from commsched.planner.search.evaluate import Evaluator, Lasting
@@ -100,8 +101,14 @@ class Problem:
     @cached_property
     def tensors(self) -> list[Bucket]:
         """A bucket per whole tensor, in backward order."""
-        whole = units(self.request, self.clock, split=False, join=False)
-        return [bucket([unit]) for unit in whole]
+        known = self.request.net.derived  # of the last clock: machines often differ in links alone
+        key = self.clock.ready, tuple(self.request.force.items())
+        was, found = cast("tuple[Any, list[Bucket]]", known.get("tensors", ((), [])))
+        if was != key:
+            whole = units(self.request, self.clock, split=False, join=False)
+            found = [bucket([unit]) for unit in whole]
+            known["tensors"] = key, found
+        return found
 
     @property
     def late(self) -> bool:
@@ -161,8 +168,12 @@ class Problem:
 
     def library(self, made: Bucket) -> int:
         """The library's own all-reduce, or else the cheapest method."""
-        number = -1 if made.forced else self.named(LIBRARY)
+        number = -1 if made.forced else self._library
         return number if number >= 0 else self.cheapest([made])[0]
+
+    @cached_property
+    def _library(self) -> int:
+        return self.named(LIBRARY)
 
     def cheapest(self, made: Sequence[Bucket]) -> list[int]:
         """Return for each bucket the method with the least seconds alone."""
@@ -203,13 +214,11 @@ class Problem:
 
     def plan(self, candidate: Candidate, planner: str) -> Plan:
         """The plan of a candidate, without reasons."""
-        request = self.request
-        made = iter(candidate.choices)
-        methods = self.prices.methods
-        plan = launches(
+        request, methods = self.request, self.prices.methods
+        plan = with_methods(
             request,
-            [list(c.bucket.pieces) for c in candidate.choices],
-            lambda launch: replace(launch, method=methods[next(made).method].name),
+            [choice.bucket.pieces for choice in candidate.choices],
+            [methods[choice.method].name for choice in candidate.choices],
         )
         params = dict(request.params)
         if STRATEGIES[request.strategy].sums_every_step:

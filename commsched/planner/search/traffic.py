@@ -6,8 +6,9 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from commsched.cost.pattern import once
 from commsched.machine.level import place_of_node
-from commsched.machine.model import Link, Machine
+from commsched.machine.model import Group, Link, Machine
 from commsched.net.sparsity import Sparsity
 
 Floats = npt.NDArray[np.float64]
@@ -39,7 +40,7 @@ def least_seconds(law: Sparsity, numel: int, machine: Machine) -> Floats:
     ranks = machine.size
     if ranks == 1:
         return np.zeros(1)
-    inside, kinds = _fastest(machine, [machine.inside], inside=True), _kinds_of_nodes(machine)
+    inside, kinds = once(machine, machine.everyone, _speeds)
     outside = [per_byte for _, per_byte in kinds]
     least, most = min([inside, *outside]), max([inside, *outside])
     value = 4.0 if law.law == "dense" or machine.nodes == 1 else PACKED
@@ -52,6 +53,11 @@ def least_seconds(law: Sparsity, numel: int, machine: Machine) -> Floats:
         seconds += (min(outside) - inside) * crossing
     found = np.array([*cuts, value * numel * seconds / ranks])
     return np.maximum(found - SLACK * most, 0.0)
+
+
+def _speeds(machine: Machine, group: Group) -> tuple[float, Mapping[tuple[int, float], int]]:
+    """Return the least s/B inside nodes, and the kinds of nodes."""
+    return _fastest(machine, [machine.inside], inside=True), _kinds_of_nodes(machine)
 
 
 def _kinds_of_nodes(machine: Machine) -> Mapping[tuple[int, float], int]:
@@ -70,7 +76,7 @@ def _cut(law: Sparsity, numel: int, merged: int, value: float) -> float:
 
 def _share(law: Sparsity, merged: int) -> float:
     """Return the share of elements that at least one of `ranks` ranks has."""
-    return float(law.after(merged))
+    return 1.0 if law.law == "dense" else float(law.after(merged))
 
 
 def _into_node(machine: Machine, node: int) -> float:
