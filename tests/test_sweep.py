@@ -187,7 +187,7 @@ def test_other_processes_and_ranks_make_the_same_rows(tmp_path):
 def test_a_killed_study_leaves_a_file_to_go_on_with_and_no_orphans(how, tmp_path):
     path = tmp_path / "sweep.csv"
     words = ["--net", "resnet32", "--machine", "summit", "--nodes", "2", "--planner", "hipress"]
-    rates = ",".join(f"{rate}gbit" for rate in range(1, 200))
+    rates = ",".join(f"{rate}gbit" for rate in range(1, 1000))
     words += ["--bandwidth", rates, "--jobs", "2", "-o", str(path)]
     command = [sys.executable, "-m", "commsched", "sweep", *words]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:

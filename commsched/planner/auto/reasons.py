@@ -19,10 +19,11 @@ def left_out(choice: Choice) -> list[str]:
     """Say what has no row and why: a line for each reason, with the strategies that have it."""
     found: dict[str, dict[str, int]] = {}
     needs: dict[str, list[float]] = {}
-    floors: dict[str, list[float]] = {}
+    floors: dict[str, dict[str, list[float]]] = {}
     for one in choice.left_out:
         if one.floor:
-            floors.setdefault(one.candidate.strategy, []).append(one.floor)
+            those = floors.setdefault(one.why, {})
+            those.setdefault(one.candidate.strategy, []).append(one.floor)
             continue
         if one.need:
             needs.setdefault(one.candidate.strategy, []).append(one.need)
@@ -31,10 +32,10 @@ def left_out(choice: Choice) -> list[str]:
         there[one.candidate.strategy] = there.get(one.candidate.strategy, 0) + 1
     for name, every in needs.items():
         found.setdefault(f"needs {nbytes(min(every))} per rank or more", {})[name] = len(every)
-    if floors:
-        least = seconds(min(map(min, floors.values())))
-        found[f"computing, bubble and messages alone take {least} or more, above the runner-up"] = {
-            name: len(every) for name, every in floors.items()
+    for why, those in floors.items():
+        least = seconds(min(map(min, those.values())))
+        found[f"computing, bubble and messages alone take {least} or more, {why}"] = {
+            name: len(every) for name, every in those.items()
         }
     return [
         f"not tried: {', '.join(f'{name} ({number})' for name, number in some.items())}: {why}"

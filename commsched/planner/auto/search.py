@@ -9,7 +9,7 @@ from typing import NamedTuple
 from commsched.errors import CommschedError
 from commsched.planner.auto.candidates import Candidate, LeftOut, candidates, larger
 from commsched.planner.auto.floor import floor
-from commsched.planner.auto.rows import Row, outline, request_of, row, runner_up
+from commsched.planner.auto.rows import Row, learning, outline, request_of, row, runner_up
 from commsched.planner.limits.memory import needed
 from commsched.planner.planners.best import until
 from commsched.planner.registry import OUTLINES
@@ -22,7 +22,8 @@ LONGER = (
     " them"
 )
 NO_TIME = "no time was left"
-SLOWER = "takes longer than the runner-up"
+SLOWER = "above the runner-up"
+HIDDEN = "above the best of the strategy, and not measured in learning"
 Say = Callable[[str], None]
 
 
@@ -50,6 +51,7 @@ class Search:
         self.lost, self.unmeasured, self.say = lost, unmeasured, say
         self.exhaustive = exhaustive
         self.floors: dict[str, float] = {}  # by candidate's words, s
+        self.hidden: set[str] = set()  # candidates that no launches make ones that may be chosen
         self.rows: list[Row] = []
         self.left_out: list[LeftOut] = []
         self.stopped = False
@@ -60,7 +62,9 @@ class Search:
 
         Strategies whose ranks compute the whole net come first, then pipelines. Of either kind, the
         candidates of the least floors come first, and those are left out whose floor is above the
-        runner-up: the time of any other row is then above it, too.
+        runner-up: the time of any other row is then above it, too. Candidates whose cost in
+        learning nobody has measured, and that are therefore refused, come last: of these only what
+        may be the best of its strategy is planned.
         """
         found = [*candidates(self.request)]
         self.left_out += [each for each in found if isinstance(each, LeftOut)]
@@ -68,17 +72,20 @@ class Search:
         for outlined in (False, True):
             some = iter([each for each in known if (each.strategy in OUTLINES) == outlined])
             while waiting := [*self._waiting(some)]:
-                self._all(sorted(waiting, key=lambda each: each.floor))
+                self._all(
+                    sorted(waiting, key=lambda one: (one.candidate.words in self.hidden, one.floor))
+                )
         place = {each.words: number for number, each in enumerate(known)}
         self.rows.sort(key=lambda row: (row.time, place[row.candidate.words]))
 
     def _all(self, waiting: Sequence[_Waiting]) -> None:
         """Plan candidates in their order."""
         for number, (each, least) in enumerate(waiting):
+            most, why = self._most(each)
             if self.stopped:
                 self.left_out.append(LeftOut(each, NO_TIME))
-            elif least > self._second():
-                self.left_out.append(LeftOut(each, SLOWER, floor=least))
+            elif least > most:
+                self.left_out.append(LeftOut(each, why, floor=least))
             else:
                 self._say(each, number, len(waiting))
                 with self._noted(each):
@@ -118,6 +125,8 @@ class Search:
         spare = larger(candidate, dict(self.request.params))
         if spare is not None and spare.words in self.floors:
             self.floors[candidate.words] = self.floors[spare.words]
+            if spare.words in self.hidden:
+                self.hidden.add(candidate.words)
             return
         wanted = request_of(self.request, candidate, self.limit)
         plan = outline(wanted)
@@ -128,6 +137,9 @@ class Search:
         if batches > plan.machine.size and not self.unmeasured:
             raise CommschedError(LONGER)
         self.floors[candidate.words] = floor(plan) * plan.machine.size / batches
+        # What nobody has measured without lossy launches, nobody has measured with them.
+        if not self.unmeasured and learning(plan, batches).lost is None:
+            self.hidden.add(candidate.words)
 
     def _try(self, candidate: Candidate) -> None:
         """Plan a candidate unless what it only saves is not needed."""
@@ -147,6 +159,14 @@ class Search:
         second = runner_up(legal) if legal and not self.exhaustive else None
         alone = second is None or second.candidate.strategy == legal[0].candidate.strategy
         return inf if second is None or alone else second.time
+
+    def _most(self, candidate: Candidate) -> tuple[float, str]:
+        """Return the s above which a candidate's row tells nothing, and why."""
+        found = [(self._second(), SLOWER)]
+        if candidate.words in self.hidden and not self.exhaustive:
+            own = (one for one in self.rows if one.candidate.strategy == candidate.strategy)
+            found.append((min((one.time for one in own), default=inf), HIDDEN))
+        return min(found)
 
     def _say(self, candidate: Candidate, number: int, count: int) -> None:
         """Say what is planned, how many candidates wait, and the best time so far."""
