@@ -199,7 +199,7 @@ def test_a_killed_study_leaves_a_file_to_go_on_with_and_no_orphans(how, tmp_path
     assert process.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
     text = path.read_text()
     told = (
-        f"commsched: interrupted; {path} has {text.count(chr(10)) - 1} of 199 rows, and can go on\n"
+        f"commsched: interrupted; {path} has {text.count(chr(10)) - 1} of 999 rows, and can go on\n"
     )
     assert said == (told if how == signal.SIGINT else "")
     assert main(["sweep", *words[:-6], "--bandwidth", "1gbit,2gbit,3gbit", "-o", str(path)]) == 0
