@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -270,6 +270,24 @@ def prices(
     method: Method, spec: BucketSpec, machine: Machine, group: Group, *, limit: int = LIMIT
 ) -> Iterator[Price]:
     """Yield what is known of the price of a method with each phase: never more than the whole."""
+    steps = price_steps(method, spec, machine, group)
+    one = next(steps, None)
+    while one is not None:
+        if isinstance(one, Exchange):
+            one = steps.send(exchanges([one], limit)[0])
+            continue
+        yield one
+        one = next(steps, None)
+
+
+def price_steps(
+    method: Method, spec: BucketSpec, machine: Machine, group: Group
+) -> Generator[Price | Exchange, Played | None, None]:
+    """Yield what is known of the price of a method with each phase, and exchanges to price.
+
+    Whoever asks sends the costs of an exchange back, and may price those of several methods and
+    buckets together.
+    """
     device, start = machine.device, np.zeros(group.size)
     encode = seconds = decode = sent = messages = 0.0
     for number, phase in enumerate(method.phases(method.seen(spec, group), group)):
@@ -281,7 +299,9 @@ def prices(
         decode += phase.give_seconds(device)
         yield Price(encode=encode, exchange=seconds, decode=decode, sent=sent, messages=messages)
         schedule, payload = phase.schedule, phase.payload
-        played.append(exchange(schedule, payload, machine, group, start, later=later, limit=limit))
+        own = yield Exchange(schedule, payload, machine, group, start, later)
+        assert own is not None
+        played.append(own)
         seconds += sum(float(part.end.max()) for part in played)
         seconds += phase.within_seconds(device)
         sent += sum(float(part.sent.mean()) for part in played)

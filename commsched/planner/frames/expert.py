@@ -1,6 +1,6 @@
 """Plans of `expert`: how many ranks share experts, routes of tokens, and sums of gradients."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 
@@ -8,6 +8,7 @@ from commsched.cost.alongside import alongside
 from commsched.exchange.experts import routes
 from commsched.exchange.method import Method
 from commsched.exchange.registry import find_method
+from commsched.machine.model import Group
 from commsched.net.bucket import Piece
 from commsched.net.expert_part import expert_degrees, expert_part, is_expert
 from commsched.net.graph import Net
@@ -16,7 +17,7 @@ from commsched.planner.frames.pipelines import chosen
 from commsched.planner.frames.zero import gathered
 from commsched.planner.launches import filled_buckets, ready_after
 from commsched.planner.limits.memory import fits, needed, refusal
-from commsched.planner.planners.greedy import COUNTS, cheapest, useful
+from commsched.planner.planners.greedy import COUNTS, Asked, cheapest_all, useful
 from commsched.planner.registry import FRAMES, Planner
 from commsched.planner.request import Request
 from commsched.planner.search.timing import iteration
@@ -25,6 +26,7 @@ from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import Known
 
 SOLE = "ring+dense"  # of one replica: nothing travels
+Open = tuple[Launch, list[Method]]  # a launch without a method, and those that it may have
 Costs = dict[tuple[object, ...], list[tuple[float, str]]]  # methods, cheapest first
 
 
@@ -73,16 +75,17 @@ def _plans(request: Request, degree: int, costs: Costs) -> Iterator[Plan]:
     plan = replace(request.plan(), params={**settings, "expert": degree})
     total = 4.0 * max(request.net.numel, 1)
     sizes = [total / count for count in COUNTS] if request.bucket is None else [request.bucket]
-    sends = list(_sends(plan, ExpertGroups(plan), costs))
-    seen: set[int] = set()
-    for size in sizes:
-        sums = list(_sums(request, plan, size, costs))
-        if len(sums) not in seen:
-            seen.add(len(sums))
-            yield replace(plan, launches=tuple(chain(sends, sums)))
+    sends = list(_sends(plan, ExpertGroups(plan)))
+    sums = [list(_sums(request, plan, size)) for size in sizes]
+    every = {len(some): some for some in reversed(sums)}  # the first of as many launches
+    _price(plan, chain(sends, *every.values()), costs)
+    for some in sums:
+        if every.get(len(some)) is some:
+            launches = (_cheapest(plan, *one, costs) for one in chain(sends, some))
+            yield replace(plan, launches=tuple(launches))
 
 
-def _sends(plan: Plan, groups: ExpertGroups, costs: Costs) -> Iterator[Launch]:
+def _sends(plan: Plan, groups: ExpertGroups) -> Iterator[Open]:
     """Make the two launches of each layer of experts."""
     if groups.width == 1:
         return
@@ -102,11 +105,10 @@ def _sends(plan: Plan, groups: ExpertGroups, costs: Costs) -> Iterator[Launch]:
                 split=split,
                 purpose=purpose,
             )
-            methods = [*routes(plan.group(launch), codec)]
-            yield _cheapest(plan, launch, methods, costs)
+            yield launch, [*routes(plan.group(launch), codec)]
 
 
-def _sums(request: Request, plan: Plan, size: float, costs: Costs) -> Iterator[Launch]:
+def _sums(request: Request, plan: Plan, size: float) -> Iterator[Open]:
     """Make the launches of gradients: of experts among their replicas, others among all ranks."""
     groups, home = ExpertGroups(plan), ready_after(plan.net)
     divided = groups.width > 1
@@ -118,6 +120,7 @@ def _sums(request: Request, plan: Plan, size: float, costs: Costs) -> Iterator[L
             for x in plan.net.layers
         ]
         found += [(apart, some) for some in filled_buckets(layers, size, None, request.force)]
+    known: dict[Group, list[Method]] = {}
     found.sort(key=lambda one: -min(home[piece.tensor] for piece in one[1])[0])
     for number, (apart, pieces) in enumerate(found):
         group, split = groups.replicas if apart else ((), 1)
@@ -133,25 +136,41 @@ def _sums(request: Request, plan: Plan, size: float, costs: Costs) -> Iterator[L
             split=split,
         )
         forced = request.force.get(pieces[0].tensor, "")
-        yield _cheapest(plan, launch, _options(request, plan, launch, forced), costs)
+        yield launch, _options(request, plan, launch, forced, known)
 
 
-def _options(request: Request, plan: Plan, launch: Launch, forced: str) -> list[Method]:
-    """List the methods that may sum a bucket."""
+def _options(
+    request: Request, plan: Plan, launch: Launch, forced: str, known: dict[Group, list[Method]]
+) -> list[Method]:
+    """List the methods that may sum a bucket; `known`: of each group."""
     group = plan.group(launch)
     if forced or group.size == 1:
         return [find_method(forced or SOLE)]
-    return useful(list(request.methods(group)), plan.spec(launch))
+    if group not in known:
+        known[group] = list(request.methods(group))
+    return useful(known[group], plan.spec(launch))
+
+
+def _price(plan: Plan, some: Iterable[Open], costs: Costs) -> None:
+    """Price the methods of launches together; alike launches are priced once."""
+    wanted: dict[tuple[object, ...], Asked] = {}
+    for launch, methods in some:
+        key, group = _key(plan, launch, methods), plan.group(launch)
+        if key not in costs and key not in wanted:
+            on = alongside(plan.machine, group) if launch.group else plan.machine
+            wanted[key] = Asked(methods, plan.spec(launch), on, group)
+    costs |= zip(wanted, cheapest_all([*wanted.values()]), strict=True)
 
 
 def _cheapest(plan: Plan, launch: Launch, methods: list[Method], costs: Costs) -> Launch:
-    """Give a launch the cheapest of some methods; alike launches are priced once."""
-    group, spec = plan.group(launch), plan.spec(launch)
-    key = spec, group.ranks, bool(launch.group), tuple(m.name for m in methods)
-    if key not in costs:
-        on = alongside(plan.machine, group) if launch.group else plan.machine
-        costs[key] = cheapest(methods, spec, on, group)
-    return chosen(launch, costs[key])
+    """Give a launch the cheapest of its methods."""
+    return chosen(launch, costs[_key(plan, launch, methods)])
+
+
+def _key(plan: Plan, launch: Launch, methods: list[Method]) -> tuple[object, ...]:
+    """Return what tells the price of a launch."""
+    ranks, names = plan.group(launch).ranks, tuple(method.name for method in methods)
+    return plan.spec(launch), ranks, bool(launch.group), names
 
 
 def _stream(plan: Plan, ranks: tuple[int, ...]) -> str:

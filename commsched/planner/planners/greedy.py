@@ -1,17 +1,19 @@
 """The first planner: near-equal buckets in backward order, the cheapest legal method for each."""
 
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 
-from commsched.cost.price import method_seconds, prices
+from commsched.cost.play import Played
+from commsched.cost.price import LIMIT, Exchange, Price, exchanges, price_steps
 from commsched.exchange.method import Method
 from commsched.exchange.registry import find_method
 from commsched.machine.model import Group, Machine
-from commsched.net.bucket import BucketSpec
+from commsched.net.bucket import BucketSpec, Piece
 from commsched.plan.model import Launch, Plan, Reason
 from commsched.planner.launches import buckets, launches
 from commsched.planner.registry import PLANNERS
@@ -36,13 +38,14 @@ Known = dict[tuple[BucketSpec, str], list[tuple[float, str]]]
 @PLANNERS.add("greedy")
 def greedy(request: Request) -> Plan:
     """Try some bucket sizes; keep the plan with the shortest simulated iteration."""
-    known: Known = {}
-    if request.bucket is not None:
-        return _with_buckets(request, request.bucket, known)
     total = 4.0 * request.net.numel
     sizes = {max(total / count, 1.0) for count in COUNTS}
-    plans = [_with_buckets(request, size, known) for size in sorted(sizes)]
-    return min(plans, key=_iteration)
+    if request.bucket is not None:
+        sizes = {request.bucket}
+    groups = [buckets(request, size) for size in sorted(sizes)]
+    known = _priced(request, groups)
+    plans = [_with_buckets(request, some, known) for some in groups]
+    return min(plans, key=_iteration) if len(plans) > 1 else plans[0]
 
 
 def _iteration(plan: Plan) -> float:
@@ -50,23 +53,30 @@ def _iteration(plan: Plan) -> float:
     return float(iteration_seconds(simulate(plan, steps=3).timeline())[1])
 
 
-def _with_buckets(request: Request, size: float, known: Known) -> Plan:
-    """The cheapest method for each bucket of `size` bytes; those in `known` are priced already."""
+def _priced(request: Request, every: list[list[list[Piece]]]) -> Known:
+    """Price the methods of all buckets of some plans."""
     group = request.machine.everyone
-    methods = list(request.methods(group))
+    methods, wanted = list(request.methods(group)), dict[tuple[BucketSpec, str], Asked]()
+    for pieces in (pieces for groups in every for pieces in groups):
+        spec = BucketSpec.of(tuple(pieces), request.net.tensors)
+        forced = request.force.get(pieces[0].tensor, "")
+        if (spec, forced) not in wanted:
+            options = [find_method(forced)] if forced else useful(methods, spec)
+            wanted[spec, forced] = Asked(options, spec, request.machine, group)
+    return dict(zip(wanted, cheapest_all([*wanted.values()]), strict=True))
+
+
+def _with_buckets(request: Request, groups: list[list[Piece]], known: Known) -> Plan:
+    """The cheapest method for each bucket."""
 
     def choose(launch: Launch) -> Launch:
         spec = BucketSpec.of(launch.pieces, request.net.tensors)
-        if (spec, launch.method) not in known:
-            options = [find_method(launch.method)] if launch.method else useful(methods, spec)
-            known[spec, launch.method] = cheapest(options, spec, request.machine, group)
         (seconds, name), *others = known[spec, launch.method]
         runner_up = others[0] if others else (0.0, "")
         reason = Reason(seconds=seconds, runner_up=runner_up[1], runner_up_seconds=runner_up[0])
         return replace(launch, method=name, reason=reason)
 
-    plan = launches(request, buckets(request, size), choose)
-    return replace(plan, planner="greedy")
+    return replace(launches(request, groups, choose), planner="greedy")
 
 
 def useful(methods: list[Method], spec: BucketSpec) -> list[Method]:
@@ -77,38 +87,78 @@ def useful(methods: list[Method], spec: BucketSpec) -> list[Method]:
     return without_skippers(methods)
 
 
+class Asked(NamedTuple):
+    """A bucket, and the methods that may sum it."""
+
+    methods: Sequence[Method]
+    spec: BucketSpec
+    machine: Machine
+    group: Group
+
+
 def cheapest(
-    methods: list[Method], spec: BucketSpec, machine: Machine, group: Group
+    methods: Sequence[Method], spec: BucketSpec, machine: Machine, group: Group
 ) -> list[tuple[float, str]]:
     """Return seconds and names of methods, cheapest first.
 
     Methods that cannot be the second cheapest may be missing.
     """
+    return cheapest_all([Asked(methods, spec, machine, group)])[0]
+
+
+def cheapest_all(every: Sequence[Asked]) -> list[list[tuple[float, str]]]:
+    """Return what `cheapest` says of each bucket; all of them are priced step by step together."""
+    found: dict[int, list[tuple[float, str]]] = {}
+    going = {i: _ranked(asked) for i, asked in enumerate(every)}
+    played: dict[int, Played] = {}
+    while going:
+        wanted: dict[int, tuple[Exchange, int]] = {}
+        for i, steps in [*going.items()]:
+            try:
+                wanted[i] = steps.send(played[i]) if i in played else next(steps)
+            except StopIteration as end:
+                found[i] = end.value
+                del going[i]
+        for limit in {limit for _, limit in wanted.values()}:
+            some = {i: one for i, (one, own) in wanted.items() if own == limit}
+            played |= zip(some, exchanges([*some.values()], limit), strict=True)
+    return [found[i] for i in range(len(every))]
+
+
+def _ranked(
+    asked: Asked,
+) -> Generator[tuple[Exchange, int], Played, list[tuple[float, str]]]:
+    """Ask for prices of exchanges; return seconds and names of methods, cheapest first.
+
+    Methods go on by their rough prices, phase by phase, that of which the least is known first;
+    dear ones are not priced whole.
+    """
+    methods, spec, machine, group = asked
     found: list[tuple[float, str]] = []
-    for seconds, i in _in_order(methods, spec, machine, group):
-        if len(found) > 1 and seconds > MARGIN * found[1][0]:
+    few = group.size <= FEW
+    going = [price_steps(method, spec, machine, group) for method in methods]
+    heap = [(0.0, few, i) for i in range(len(methods))]
+    while heap:
+        seconds, whole, i = heappop(heap)
+        if whole and len(found) > 1 and seconds > MARGIN * found[1][0]:
             break
-        insort(found, (method_seconds(methods[i], spec, machine, group), methods[i].name))
+        if whole:
+            exact, more = price_steps(methods[i], spec, machine, group), None
+            while (after := (yield from _more(exact, LIMIT))) is not None:
+                more = after
+            assert more is not None
+            insort(found, (more.seconds, methods[i].name))
+            continue
+        more = yield from _more(going[i], 0)
+        heappush(heap, (seconds, True, i) if more is None else (more.seconds, False, i))
     return found
 
 
-def _in_order(
-    methods: list[Method], spec: BucketSpec, machine: Machine, group: Group
-) -> Iterator[tuple[float, int]]:
-    """Yield rough prices and numbers of methods, cheapest first; dear ones are not priced whole.
-
-    The method of which the least is known goes on, phase by phase.
-    """
-    if group.size <= FEW:
-        yield from ((0.0, i) for i in range(len(methods)))
-        return
-    going = [prices(method, spec, machine, group, limit=0) for method in methods]
-    heap = [(0.0, False, i) for i in range(len(methods))]
-    while heap:
-        seconds, whole, i = heappop(heap)
-        if whole:
-            yield seconds, i
-        elif (more := next(going[i], None)) is None:
-            heappush(heap, (seconds, True, i))
-        else:
-            heappush(heap, (more.seconds, False, i))
+def _more(
+    steps: Generator[Price | Exchange, Played | None, None], limit: int
+) -> Generator[tuple[Exchange, int], Played, Price | None]:
+    """Ask for exchanges until more is known of a price; return it, or None after the last."""
+    one = next(steps, None)
+    while isinstance(one, Exchange):
+        one = steps.send((yield one, limit))
+    return one
