@@ -20,7 +20,6 @@ from commsched.planner.registry import PLANNERS
 from commsched.planner.request import Request
 from commsched.planner.search.shortlist import without_skippers
 from commsched.simulate.engine import simulate
-from commsched.timeline.measure import iteration_seconds
 
 # Buckets per net that are tried where the user gives no size; the best simulated iteration wins.
 COUNTS = (1, 4, 8, 16, 32, 64)
@@ -50,7 +49,7 @@ def greedy(request: Request) -> Plan:
 
 def _iteration(plan: Plan) -> float:
     """Seconds of the second simulated step: the first has no exchanges left over."""
-    return float(iteration_seconds(simulate(plan, steps=3).timeline())[1])
+    return float(simulate(plan, steps=3).iterations[1])
 
 
 def _priced(request: Request, every: list[list[list[Piece]]]) -> Known:
