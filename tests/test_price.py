@@ -261,6 +261,29 @@ def test_every_legal_method_has_a_price(density):
         assert found.seconds == price.method_seconds(method, spec, on, on.everyone)
 
 
+BESIDE = ["p3.16xlarge", "summit", "superpod-h100", "localhost", "tpu-v5p-4x4x4"]
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_exchanges_that_are_priced_together_cost_what_each_costs_alone(name):
+    """To the bit: of all methods, at several sizes and on links of several speeds."""
+    on = resized(machine_file.load(name), 2)
+    faster = replace(on, inside=replace(on.inside, per_byte=on.inside.per_byte / 3))
+    group, start = on.everyone, np.linspace(0.0, 1e-5, on.size)
+    asked = [
+        price.Exchange(one.schedule, one.payload, machine, group, start, later)
+        for method in legal_methods(group, more=("topk:0.05", "powersgd:2", "quant:4"))
+        for numel, density in ((7, 1.0), (4_000, 1.0), (3_000_001, 0.01), (2**22, 1.0))
+        for one in method.expected_phases(BucketSpec.uniform(numel, density), group)
+        for machine, later in ((on, False), (faster, True), (on, True))
+    ]
+    together = price.exchanges(asked)
+    for one, found in zip(asked, together, strict=True):
+        (alone,) = price.exchanges([one])
+        for part in ("end", "sent", "messages"):
+            np.testing.assert_array_equal(getattr(found, part), getattr(alone, part))
+
+
 def test_a_method_costs_its_coding_and_its_exchange():
     on = flat(4)
     spec = BucketSpec.uniform(1000, 0.1)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from commsched.arrays import Floats
+from commsched.coding.codec import Codec
 from commsched.cost.closed import closed
 from commsched.cost.pattern import once
 from commsched.cost.play import Played, Run, play_all
@@ -188,18 +189,18 @@ def _taken(
 ) -> _Route:
     """Return what to play of a library's algorithm for members that begin at `begin`, (p,) s."""
     assert payload.spec is not None
-    schedule, pipeline, spec = route(taken.collective, group), taken.pipeline, payload.spec
-    on, numel = taken.on(machine), spec.numel
-    if pipeline is not None:
-        spec = BucketSpec.uniform(min(-(-numel // pipeline.trees), math.ceil(pipeline.piece / 4)))
-    own = Payload.reducing(schedule, payload.codec, spec)
+    schedule, pipeline, numel = route(taken.collective, group), taken.pipeline, payload.spec.numel
+    on = taken.on(machine)
     if pipeline is None:
+        own = Payload.reducing(schedule, payload.codec, payload.spec)
         return _Route(schedule, own, on, group, begin, rest, limit)
-    left = 4.0 * max(numel - pipeline.trees * spec.numel, 0)
+    piece = min(-(-numel // pipeline.trees), math.ceil(pipeline.piece / 4))
+    own = _first_piece(schedule, payload.codec, piece)
+    left = 4.0 * max(numel - pipeline.trees * piece, 0)
     near, far = ways(on, group)
     across = max(link.per_byte for link in far)
     per_byte = pipeline.between * across + pipeline.inside * near.per_byte
-    pieces = numel / max(spec.numel, 1)
+    pieces = numel / max(piece, 1)
 
     def then(played: Played) -> Played:
         return Played(
@@ -209,6 +210,12 @@ def _taken(
         )
 
     return _Route(schedule, own, on, group, begin, rest, limit, then)
+
+
+@lru_cache(maxsize=64)
+def _first_piece(schedule: Schedule, codec: Codec, numel: int) -> Payload:
+    """Return the first piece of a pipelined tree: most payloads have equal ones."""
+    return Payload.reducing(schedule, codec, BucketSpec.uniform(numel))
 
 
 def votes(machine: Machine, group: Group, start: Floats, later: bool = False) -> Played:

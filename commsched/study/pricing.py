@@ -15,7 +15,7 @@ from commsched.exchange.method import resolved
 from commsched.exchange.pair import LIBRARY
 from commsched.exchange.registry import find_method
 from commsched.machine.change import PORT
-from commsched.machine.library import Algorithm, algorithm_of
+from commsched.machine.library import Algorithm, Pipeline, algorithm_of
 from commsched.machine.model import Device, Group, Machine
 from commsched.machine.ports import reach
 from commsched.net.bucket import BucketSpec
@@ -139,14 +139,25 @@ class _Known:
         """Bytes that a rank sends by a library's algorithm for each element, at any size."""
         key = SAMPLE, taken.collective
         if key not in self.sent:
-            spec = BucketSpec.uniform(SAMPLE)
-            (phase,) = map(resolved, find_method(LIBRARY).phases(spec, group))
-            start = np.zeros(group.size)
-            played = exchange(
-                phase.schedule, phase.payload, machine, group, start, limit=0, taken=taken
-            )
-            self.sent[key] = float(played.sent.mean()) / SAMPLE
+            self.sent[key] = _share_of(machine, group, taken)
         return self.sent[key]
+
+
+_SHARES: dict[tuple[Group, str, Pipeline | None], float] = {}  # no link's speed changes bytes
+
+
+def _share_of(machine: Machine, group: Group, taken: Algorithm) -> float:
+    """Bytes that a rank of a group sends by an algorithm for each element, on any machine."""
+    key = group, taken.collective, taken.pipeline
+    if key not in _SHARES:
+        spec = BucketSpec.uniform(SAMPLE)
+        (phase,) = map(resolved, find_method(LIBRARY).phases(spec, group))
+        start = np.zeros(group.size)
+        played = exchange(
+            phase.schedule, phase.payload, machine, group, start, limit=0, taken=taken
+        )
+        _SHARES[key] = float(played.sent.mean()) / SAMPLE
+    return _SHARES[key]
 
 
 @lru_cache(maxsize=NEAR)

@@ -8,10 +8,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+from commsched.coding.registry import CODECS
+from commsched.exchange.registry import METHODS
 from commsched.interrupts import on_interrupt
+from commsched.machine.library import LIBRARIES
 from commsched.planner.registry import PLANNERS
 from commsched.planner.search.problem import BASELINES
+from commsched.program.registry import STRATEGIES
 from commsched.progress import progress
+from commsched.schedule.registry import COLLECTIVES
 from commsched.study.cells import NEAR, Cell
 from commsched.study.pricing import FAILED, Row, prepare, row
 from commsched.study.rows import appending, read
@@ -53,7 +58,8 @@ def run(
     cells: Sequence[Cell], path: Path, executor: Executor | None = None, workers: int = 1
 ) -> Done:
     """Make the rows that a file lacks, by an executor or here; Ctrl-C keeps those that are made."""
-    len(PLANNERS)  # imports the planners before processes and the clock start
+    for plug_ins in (PLANNERS, STRATEGIES, METHODS, CODECS, COLLECTIVES, LIBRARIES):
+        len(plug_ins)  # imports them before processes and the clock start
     wanted = {cell.digest: cell for cell in cells}
     with appending(path) as file:
         found = {str(one["cell"]): one for one in file.there}
