@@ -21,9 +21,10 @@ from commsched.planner.search.problem import BASELINES, Problem
 from commsched.plot.panel_notes import Note, write_notes
 from commsched.plot.study import StudyPicture, draw
 from commsched.plot.study_columns import break_evens, front
-from commsched.study import rows
+from commsched.study import pricing, rows
 from commsched.study.cells import Cell, product_of, read
 from commsched.study.pricing import row
+from commsched.study.run import planned
 from tests.support.jobs import ROOT
 from tests.support.rank_server import on_ranks
 
@@ -122,6 +123,25 @@ def test_a_priced_row_is_near_the_simulated_one(planner):
         assert priced[name] == pytest.approx(simulated[name], abs=near)
     assert priced["sent_bytes_per_rank"] == pytest.approx(simulated["sent_bytes_per_rank"], 1e-4)
     assert priced["memory_bytes_per_rank"] == simulated["memory_bytes_per_rank"]
+
+
+def test_rows_of_machines_that_are_prepared_together_are_those_of_each_alone():
+    cells = product_of(
+        {
+            "net": ["lstm", "resnet32"],
+            "machine": ["p3.16xlarge", "summit"],
+            "nodes": 2,
+            "planner": ["ddp-25mb", "bytescheduler"],
+            "bandwidth": ["10gbit", "25gbit", "400gbit"],
+        },
+        "",
+    )
+    pricing._known_of.cache_clear()
+    alone = [row(cell) for cell in cells]
+    pricing._known_of.cache_clear()
+    together = [found for some in (cells[:9], cells[9:]) for found in planned(some)]
+    assert together == alone
+    assert all(one["status"] == "ok" for one in alone)
 
 
 @pytest.mark.parametrize("name", ["ddp-25mb", "bytescheduler", "hipress"])
