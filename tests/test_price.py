@@ -261,7 +261,7 @@ def test_every_legal_method_has_a_price(density):
         assert found.seconds == price.method_seconds(method, spec, on, on.everyone)
 
 
-BESIDE = ["p3.16xlarge", "summit", "superpod-h100", "localhost", "tpu-v5p-4x4x4"]
+BESIDE = ["p3.16xlarge", "summit", "superpod-h100", "localhost"]
 
 
 @pytest.mark.parametrize("name", BESIDE)
@@ -273,9 +273,9 @@ def test_exchanges_that_are_priced_together_cost_what_each_costs_alone(name):
     asked = [
         price.Exchange(one.schedule, one.payload, machine, group, start, later)
         for method in legal_methods(group, more=("topk:0.05", "powersgd:2", "quant:4"))
-        for numel, density in ((7, 1.0), (4_000, 1.0), (3_000_001, 0.01), (2**22, 1.0))
+        for numel, density in ((7, 1.0), (300_001, 0.01), (2**22, 1.0))
         for one in method.expected_phases(BucketSpec.uniform(numel, density), group)
-        for machine, later in ((on, False), (faster, True), (on, True))
+        for machine, later in ((on, False), (faster, True))
     ]
     together = price.exchanges(asked)
     for one, found in zip(asked, together, strict=True):
