@@ -15,11 +15,11 @@ import msgspec
 
 from commsched import files
 from commsched.lab.convergence import table as convergence
-from commsched.lab.convergence.cases import TABLES
 from commsched.lab.convergence.curves import draw_curves, draw_rates
 from commsched.lab.convergence.figure import draw
 from commsched.lab.convergence.lessons import lessons_of
 from commsched.lab.convergence.page import markdown
+from commsched.lab.convergence.tables import TABLES
 
 HERE = Path(__file__).resolve().parent
 BEGIN, END = "<!-- tables -->\n", "<!-- end of the tables -->\n"

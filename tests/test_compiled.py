@@ -60,6 +60,29 @@ def test_every_half_is_widened_to_the_same_number(switched):
     assert all(np.isnan(found[~number]).all() for found in switched(lambda: half.from_fp16(words)))
 
 
+@given(values=floats)
+def test_halves_of_training_have_the_bits_of_numpy(switched, values):
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = np.array(values, np.float32)
+        some = values.astype(np.float16)
+        for found in switched(lambda: half.narrowed(values)):
+            same_bits(found, some)
+        for found in switched(lambda: half.half_sum(some, some[::-1])):
+            same_bits(found, some + some[::-1])
+
+
+def test_halves_of_training_keep_their_shape_and_order(switched):
+    words = np.arange(2**16, dtype=np.uint16)
+    every = words[~np.isnan(words.view(np.float16))].view(np.float16)[:63488].reshape(256, 248)
+    for values in (every, every.T, every[::2], every[:0]):
+        for found in switched(lambda values=values: half.widened(values)):
+            np.testing.assert_array_equal(found, values.astype(np.float32))
+            assert not found.size or found.strides == values.astype(np.float32).strides
+        wide = values.astype(np.float32)
+        for found in switched(lambda wide=wide: half.narrowed(wide)):
+            same_bits(found, values)
+
+
 @given(key=st.integers(0, 2**64 - 1), sizes=st.lists(st.integers(1, 99), min_size=1, max_size=4))
 def test_random_numbers_are_the_same(switched, key, sizes):
     def drawn():

@@ -35,6 +35,30 @@ def test_digits_are_pixels_in_0_to_1_and_a_class():
         assert sorted(set(part.targets.tolist())) == list(range(10))
 
 
+def test_photographs_are_patches_of_grey_pixels_and_their_levels():
+    data = DATA["photographs"](0)
+    assert len(data.train) + len(data.held_out) == 2 * (427 // 8) * (640 // 8)
+    for part in data:
+        assert (part.inputs.shape, part.inputs.dtype) == ((len(part), 64), np.float32)
+        assert (part.targets.min(), part.targets.max()) == (0, 15)
+        exact = np.round(part.inputs.astype(float) * 255)
+        np.testing.assert_array_equal(part.targets, exact // 16)
+    # a pixel is like its right and its lower neighbour, and less like the far corner
+    patches = data.train.inputs.reshape(-1, 8, 8)
+    right, below, far = (
+        abs(patches[:, 0, 0] - patches[:, i, j]).mean() for i, j in ((0, 1), (1, 0), (7, 7))
+    )
+    assert max(right, below) < far
+
+
+def test_the_sources_are_10_megabytes_of_which_few_runs_are_scored():
+    data = DATA["sources:64"](1)
+    assert 64 * len(data.train) > 8e6
+    assert len(data.held_out) == len(data.validation().held_out) == 256
+    seen = {row.tobytes() for row in data.held_out.inputs}
+    assert not seen & {row.tobytes() for row in data.validation().held_out.inputs}
+
+
 def test_bytes_are_followed_by_the_next_byte():
     part = DATA["bytes:16"](4).train
     assert part.inputs.shape == part.targets.shape == (len(part), 16)

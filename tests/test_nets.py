@@ -124,6 +124,7 @@ def test_a_tied_heads_table_gets_the_gradients_of_both_uses():
 SMALL = {
     "mlp:4:2": ((3, 64), 10, 0.0),
     "cnn:2": ((2, 64), 10, 0.0),
+    "autoencoder:4:3": ((2, 64), 16, 0.0),
     "words:3:11": ((4, 3), 11, 11),
     "gpt:8:1:2": ((2, 64), 256, 256),
     "gpt:8:1:2:tied": ((2, 64), 256, 256),
@@ -136,7 +137,7 @@ def small(name):
     net, (shape, classes, numbers) = NETS[name], SMALL[name]
     parameters = {n: v.astype(np.float64) for n, v in net.start(0).items()}
     inputs = np.random.default_rng(1).integers(0, numbers, shape) if numbers else drawn(shape)
-    outputs = shape if name.startswith(("gpt", "moe")) else shape[:1]
+    outputs = shape if name.startswith(("gpt", "moe", "autoencoder")) else shape[:1]
     return net, parameters, inputs, np.random.default_rng(2).integers(0, classes, outputs)
 
 
@@ -245,8 +246,15 @@ def test_in_16_bits_gradients_stay_near_those_of_32(name):
         ("mlp:0", "the width must be a whole number from 1 to 4096, got '0'"),
         ("mlp:4:2:1", "at most 2 parameters, got 3"),
         ("gpt:8:1:3", "the width must be a multiple of the heads, got 8 and 3"),
-        ("gpt:8:1:2:free", "the head must be one of tied; got 'free'"),
-        ("lstm", "no net to train named 'lstm'; known: cnn:16, gpt:64:2:4, mlp:64:2, moe:32:4:2:1"),
+        (
+            "gpt:8:1:2:free",
+            "what follows the sizes must be one of tied, sources, tied:sources; got 'free'",
+        ),
+        (
+            "lstm",
+            "no net to train named 'lstm'; known: autoencoder:128:16, cnn:16, gpt:64:2:4,"
+            + " mlp:64:2, moe:32:4:2:1",
+        ),
     ],
 )
 def test_a_wrong_name_is_refused(name, message):

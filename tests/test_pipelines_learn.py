@@ -18,6 +18,7 @@ from commsched.run.engine.buckets import Buckets
 from commsched.run.engine.device_queue import DeviceQueue
 from commsched.run.engine.recorder import Recorder
 from commsched.run.wire.device import HOST
+from commsched.train import early_bird
 from commsched.train.assignment import Assignment, Settings
 from commsched.train.early_bird import ROUND, distance, warm_up
 from commsched.train.forward_backward import ForwardBackward, RecomputingForwardBackward
@@ -355,6 +356,7 @@ def test_an_early_bird_is_drawn_when_its_masks_stay_the_same():
     assert distance(looks[ROUND], looks[300]) > 0.2
     assert distance(looks[10 * ROUND], looks[300]) < distance(looks[ROUND], looks[300])
     values = warm_up(net, train, kept, 32, 0.002, 0, 300)
+    early_bird.warmed.cache_clear()
     assert_same(warm_up(net, train, kept, 32, 0.002, 0, 300), values)
     halves = {"a": np.array([0, 1, 5, 6]), "b": np.array([3])}
     assert distance(halves, {"a": np.array([0, 2, 5, 7]), "b": np.array([3])}) == 0.4

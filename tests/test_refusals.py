@@ -90,7 +90,7 @@ ON_RANKS = {
         ("--repeats 0", "repeats must be at least 1, got 0"),
     ),
     (2, "train"): (
-        ("--net lstm", "no net to train named 'lstm'; known: cnn:16,"),
+        ("--net lstm", "no net to train named 'lstm'; known: autoencoder:128:16, cnn:16,"),
         ("--net mlp --batch 33", "must be a multiple of 2; nearest: 32"),
         ("--net mlp --batch 5000", "from 1 to the 1437 samples, got 5000"),
         ("--net mlp --optimizer lion", "no optimizer named 'lion'; known: sgd, "),
@@ -120,10 +120,10 @@ ON_RANKS = {
         ("--net mlp:8:3 --strategy gpipe --param stages=3", "3 stages do not divide 2 ranks"),
         ("--net mlp:8:3 --strategy samo --precision fp32", "--precision must be one of fp16"),
     ),
-    (4, "train"): (
+    (3, "train"): (
         (
-            "--net cnn:4 --strategy local",
-            "like layer 'output', which reads 2 x 2 x 16 values of each sample, but",
+            "--net words:4:50 --strategy local",
+            "an auxiliary head reads 8 values of each sample, which are no means of 3 x 4; nearest",
         ),
     ),
 }

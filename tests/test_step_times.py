@@ -2,9 +2,9 @@
 
 from commsched.lab.convergence import table as convergence
 from commsched.lab.convergence import trainings as bench
-from commsched.lab.convergence.cases import TABLES
 from commsched.lab.convergence.step_times import Where, elapsed, moving, timed
 from commsched.lab.convergence.table import ConvergenceTable, Moved, StepTimes
+from commsched.lab.convergence.tables import TABLES
 from commsched.lab.convergence.targets import targets
 from commsched.lab.convergence.trainings import ConvergenceRequest
 from commsched.program.model import Kind

@@ -6,7 +6,7 @@ import pytest
 from commsched.errors import CommschedError
 from commsched.train.digest import digest_of, digests_of
 from commsched.train.forward_backward import ForwardBackward
-from commsched.train.layers.heads import with_heads
+from commsched.train.layers.heads import pooled, spread, tile_of, with_heads
 from commsched.train.optimizers import RATES, find_optimizer
 from commsched.train.registry import DATA, NETS
 from commsched.train.sample_order import batch_of, part_of
@@ -30,7 +30,7 @@ def words_of(variant: str) -> list[str]:
 
 def sequential(ends: list[int], microbatches: int, overlapping: bool) -> str:
     """The digest after training one batch after the other; a loss after the layers in `ends`."""
-    net = with_heads(NETS[NET], [f"head@s{k}" for k in ends[:-1]])
+    net = with_heads(NETS[NET], [f"head@s{k}" for k in ends[:-1]], (16,))
     head_of = {k: STAGES + i for i, k in enumerate(ends[:-1])}
     train_data, optimizer = DATA[net.data](0).train, find_optimizer("momentum")
     values = net.start(0)
@@ -93,10 +93,31 @@ def test_replicas_of_stages_share_the_batch_and_the_net_learns():
 
 
 def test_a_head_has_names_of_its_own_and_the_starts_of_its_layer():
-    net = with_heads(NETS[NET], ["head@s0"])
+    net = with_heads(NETS[NET], ["head@s0"], (16,))
     assert net.layers[-1].tensors.keys() == {"head@s0.output.weight", "head@s0.output.bias"}
     starts = net.start(0)
     assert starts["head@s0.output.weight"].shape == starts["output.weight"].shape
     assert not np.array_equal(starts["head@s0.output.weight"], starts["output.weight"])
     with pytest.raises(CommschedError, match="reads tensor 'embedding"):
-        with_heads(NETS["gpt:16:1:2:tied"], ["head@s0"])
+        with_heads(NETS["gpt:16:1:2:tied"], ["head@s0"], (64, 16))
+
+
+def test_a_head_reads_means_of_tiles_where_a_block_gives_more_than_the_last_layer_reads():
+    assert tile_of((8, 8, 16), (2, 2, 64)) == (2, 2)
+    assert tile_of((4, 4, 32), (2, 2, 64)) in ((1, 2), (2, 1))
+    assert tile_of((2, 2, 64), (2, 2, 64)) == (1, 1)
+    for given in ((2, 2, 32), (3, 8), (3, 3, 64)):
+        with pytest.raises(CommschedError, match="which are no means of"):
+            tile_of(given, (2, 2, 64))
+    values = np.random.default_rng(0).standard_normal((3, 4, 6, 2))
+    means = pooled(values, (2, 3))
+    np.testing.assert_allclose(means[1, 1, 0], values[1, 2:, :3].mean(axis=(0, 1)))
+    above = np.random.default_rng(1).standard_normal(means.shape)
+    # the adjoint of a linear map
+    assert (spread(above, (2, 3)) * values).sum() == pytest.approx((above * means).sum())
+
+
+def test_a_net_of_unequal_blocks_learns_with_heads_that_pool():
+    words = ("--net", "cnn:4", "--batch", "32", "--steps", "60", "--rate", "0.05")
+    found = train(4, *words, "--strategy", "local", "--param", "stages=4")
+    assert found["held_out_loss"] < 0.5 * np.log(10)

@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
 FOLDER = Path("convergence")
 CALIBRATION = 20.0  # s
 QUICK_CASES = ("dense", "fft:0.15", "topk:0.03125", "daso")
-MACHINE = "machine.json"
+MACHINE, LANES = "machine.json", 2  # of a host
 
 
 OPTIONS = (
-    ListOption("--table", None, "digits, deep, messages, plateau, cnn, wide or text; default: all"),
+    ListOption("--table", None, "see docs/explanation/convergence.md; default: all"),
     ListOption("--case", None, "case of a table; default: all"),
     Option("--folder", "DIR", "folder of the tables", Path, FOLDER),
     Option("--time-limit", "TIME", "stop after it; --timed ends the run under way", SECONDS),
@@ -34,6 +35,7 @@ OPTIONS = (
         "--tune",
         "choose the rate of each case, among five or more, on validation data",
     ),
+    Option("-j --jobs", "N", "cases that are trained side by side", int, 1),
     Flag("--timed", "measure step times of the trained cases on a testbed"),
     Flag("--cosines", "of trained local losses: compare gradients with the whole loss's"),
     Flag("--show", "print the existing tables and do nothing else"),
@@ -45,27 +47,29 @@ OPTIONS = (
 
 def convergence(args: argparse.Namespace) -> None:
     """Train or time the missing cases, and print the tables."""
-    from commsched.lab.convergence.cases import TABLES
     from commsched.lab.convergence.figure import draw
+    from commsched.lab.convergence.tables import TABLES
     from commsched.lab.convergence.trainings import kept, train
+    from commsched.study import workers
 
     end_well()
     for name in args.table:
         if name not in TABLES:
             raise CommschedError(f"--table must be one of {', '.join(TABLES)}, got {name!r}")
     names = args.table or (["digits"] if args.quick else list(TABLES))
-    jobs = [_wanted(args, name) for name in names]
+    requests = [_wanted(args, name) for name in names]
     if args.timed:
-        _time(args, jobs)
+        _time(args, requests)
     elif args.cosines:
         from commsched.lab.convergence.cosines import compare
 
-        for wanted in jobs:
+        for wanted in requests:
             compare(wanted, args.folder, _say)
     elif not args.show:
-        for wanted in jobs:
-            train(wanted, args.folder, _say)
-    found = {wanted.table: kept(wanted, args.folder) for wanted in jobs}
+        with workers.processes(args.jobs) if args.jobs != 1 else nullcontext() as beside:
+            for wanted in requests:
+                train(wanted, args.folder, _say, beside)
+    found = {wanted.table: kept(wanted, args.folder) for wanted in requests}
     if not args.show:
         draw(list(found.values()), args.folder / "convergence.png")
     if args.json:
@@ -91,8 +95,8 @@ def _wanted(args: argparse.Namespace, name: str) -> "ConvergenceRequest":
     )
 
 
-def _time(args: argparse.Namespace, jobs: "Sequence[ConvergenceRequest]") -> None:
-    """Start the testbed, calibrate it once, and time the cases."""
+def _time(args: argparse.Namespace, requests: "Sequence[ConvergenceRequest]") -> None:
+    """Start a testbed of each size, calibrate it once, and time the cases."""
     from commsched import files
     from commsched.lab.convergence.step_times import Where, timed
     from commsched.lab.testbed.bed import Testbed
@@ -100,21 +104,22 @@ def _time(args: argparse.Namespace, jobs: "Sequence[ConvergenceRequest]") -> Non
     from commsched.machine import file as machine_file
 
     files.make_folder(args.folder)
-    lanes = jobs[0].lanes
-    path = args.folder / MACHINE
-    with Testbed.up(args.hosts, lanes, (args.rate,)) as bed:
-        fabric = ShapedFabric(bed)
-        if not path.exists():
-            _say(f"calibrating {bed.spec} ({CALIBRATION:g} s)")
-            fabric.run("calibrate", "-o", str(path), "--seconds", str(CALIBRATION))
-        where = Where(
-            machine=machine_file.read(path),
-            execute=fabric.execute,
-            jitter=args.jitter,
-            name=str(bed.spec),
-        )
-        for wanted in jobs:
-            timed(wanted, where, args.folder, _say)
+    for lanes in dict.fromkeys(wanted.lanes for wanted in requests):
+        path = args.folder / (MACHINE if lanes == LANES else f"machine-{lanes}.json")
+        with Testbed.up(args.hosts, lanes, (args.rate,)) as bed:
+            fabric = ShapedFabric(bed)
+            if not path.exists():
+                _say(f"calibrating {bed.spec} ({CALIBRATION:g} s)")
+                fabric.run("calibrate", "-o", str(path), "--seconds", str(CALIBRATION))
+            where = Where(
+                machine=machine_file.read(path),
+                execute=fabric.execute,
+                jitter=args.jitter,
+                name=str(bed.spec),
+            )
+            for wanted in requests:
+                if wanted.lanes == lanes:
+                    timed(wanted, where, args.folder, _say)
 
 
 def _say(sentence: str) -> None:

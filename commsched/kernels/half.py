@@ -18,6 +18,7 @@ CHUNK = 1 << 16  # values at a time
 SIGN, MAGNITUDE = np.uint32(0x8000), np.uint32(0x7FFFFFFF)
 LEAST = np.uint32(0x38800000)  # 2**-14, the least normal half
 BEYOND = np.uint32(0x477FF000)  # 65520, from which halves would round to infinity
+FIRST_BEYOND = BEYOND.view(np.float32)
 DOWN = np.uint32((0xFFF - (112 << 23)) % 2**32)  # round to even, and the exponent's other bias
 HALF = np.float32(0.5)  # added to x < 2**-14, it puts the subnormal half into the last bits
 LOW = 0 if np.little_endian else 1  # place of a word's lower 16 bits
@@ -96,6 +97,30 @@ def from_fp16(words: Array, out: Array | None = None, way: int = REPLACE) -> Arr
         return out
     out[:] = words.view(np.float16)
     return out
+
+
+def narrowed(values: Array) -> Array:
+    """Round float32 of any shape to float16, beyond its range to infinity: the bits of `astype`."""
+    if not isinstance(values, np.ndarray) or not values.size or not values.flags.c_contiguous:
+        return values.astype(np.float16)
+    run = values.reshape(-1)
+    if not max(run.max(), -run.min()) < FIRST_BEYOND:  # or not a number
+        return values.astype(np.float16)
+    return to_fp16(run).view(np.float16).reshape(values.shape)
+
+
+def widened(values: Array) -> Array:
+    """Convert float16 of any shape to float32 in the same order in memory, as `astype` does."""
+    if not isinstance(values, np.ndarray) or not values.flags.forc:
+        return values.astype(np.float32)
+    if not values.flags.c_contiguous:
+        return widened(values.T).T
+    return from_fp16(values.reshape(-1).view(np.uint16)).reshape(values.shape)
+
+
+def half_sum(one: Array, other: Array) -> Array:
+    """Add float16 numbers, each sum rounded to float16: the bits of `one + other`."""
+    return narrowed(widened(one) + widened(other))
 
 
 def to_bf16(values: Array) -> Array:

@@ -13,6 +13,7 @@ from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.kernels.adam_constants import AdamConstants
 from commsched.kernels.device import device
+from commsched.kernels.half import half_sum
 from commsched.kernels.modules import module_of
 
 MOST = 2**31 - 1  # largest int32 index plus one
@@ -106,7 +107,7 @@ def pack(state: Pruned, gradient: Array) -> None:
     """Add a microbatch's gradient, (N,) float16 with the loss scale."""
     gpu = device(state.packed)
     if gpu is None or isinstance(state.index, slice):
-        state.packed += gradient[state.index]
+        state.packed[:] = half_sum(state.packed, gradient[state.index])
     else:
         gpu.pruned.gather_add(gradient, state.index, state.packed)
 

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -36,6 +37,21 @@ def warm_up(
     Source: You et al., "Drawing early-bird tickets", ICLR 2020, which compares whole channels after
     every epoch and divides by all channels, kept or not.
     """
+    found = warmed(net, train, tuple(kept.items()), batch, rate, seed, most)
+    return {name: values.copy() for name, values in found.items()}
+
+
+@lru_cache(maxsize=1)  # ranks in one process start from the same warm-up
+def warmed(
+    net: TrainableNet,
+    train: Samples,
+    kept: tuple[tuple[str, int], ...],
+    batch: int,
+    rate: float,
+    seed: int,
+    most: int,
+) -> dict[str, Array]:
+    """Return what `warm_up` does, the same arrays in every call."""
     values, adam = net.start(seed), find_optimizer("adam")
     state = {n: {word: np.zeros_like(v) for word in adam.words} for n, v in values.items()}
     before: deque[Masks] = deque(maxlen=QUEUE)
@@ -46,7 +62,7 @@ def warm_up(
             for name, gradient in part.items():
                 adam.update(values[name], gradient, state[name], step, rate)
         if step % ROUND == ROUND - 1:
-            masks = {n: largest(values[n].reshape(-1), count) for n, count in kept.items()}
+            masks = {n: largest(values[n].reshape(-1), count) for n, count in kept}
             if len(before) == QUEUE and all(distance(old, masks) <= NEAR for old in before):
                 break
             before.append(masks)

@@ -11,9 +11,12 @@ from commsched.arrays import Array
 FOLDS = 5  # parts of the samples; one is held out
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """Inputs of a net and the right classes; the first axis of both is the samples."""
+    """Inputs of a net and the right classes; the first axis of both is the samples.
+
+    Equal are only the same samples, without a look at their values.
+    """
 
     inputs: Array  # float32, or whole numbers
     targets: Array  # whole numbers: a class per sample, or one per place of it
@@ -25,6 +28,10 @@ class Samples:
         """Return the samples with these numbers."""
         return Samples(self.inputs[index], self.targets[index])
 
+    def spread(self, most: int) -> "Samples":
+        """Return at most so many samples, evenly spread over all."""
+        return self if len(self) <= most else self.of(np.arange(most) * len(self) // most)
+
 
 class Data(NamedTuple):
     """Samples to learn, and held-out samples to score."""
@@ -33,9 +40,13 @@ class Data(NamedTuple):
     held_out: Samples
 
     def validation(self) -> "Data":
-        """Hold out the last fifth of the samples to learn; nobody sees what was held out before."""
+        """Hold out the last fifth of the samples to learn; nobody sees what was held out before.
+
+        No more are scored than were held out before.
+        """
         count = len(self.train)
-        return split(self.train, np.arange(count) * FOLDS // count == FOLDS - 1)
+        found = split(self.train, np.arange(count) * FOLDS // count == FOLDS - 1)
+        return found._replace(held_out=found.held_out.spread(len(self.held_out)))
 
 
 Source = Callable[[int], Data]  # argument: number of the held-out fold, from 0 on

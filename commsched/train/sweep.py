@@ -1,6 +1,7 @@
 """Successive trainings of one plan: every fold with every seed; each result is saved at once."""
 
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -114,7 +115,7 @@ def _one(
 
 def _together(wanted: TrainRequest, plan: Plan) -> Trial:
     """Train all ranks of a plan in this process."""
-    net, options = NETS[wanted.net], wanted.options
+    begun, net, options = time.process_time(), NETS[wanted.net], wanted.options
     settings = settings_of(wanted, plan, wanted.options.steps)
     ranks = InProcessTraining(net, data_of(wanted, net), plan, settings, TRAINED[plan.strategy])
     held_out = []
@@ -128,7 +129,13 @@ def _together(wanted: TrainRequest, plan: Plan) -> Trial:
             )
             held_out.append(HeldOutScore(steps=step + 1, loss=loss, accuracy=accuracy))
     sent = ranks.sent / (options.steps * plan.machine.size)
-    return Trial(fold=wanted.fold, seed=wanted.seed, held_out=tuple(held_out), sent_bytes=sent)
+    return Trial(
+        fold=wanted.fold,
+        seed=wanted.seed,
+        held_out=tuple(held_out),
+        sent_bytes=sent,
+        seconds=round(time.process_time() - begun, 2),
+    )
 
 
 def _by_ranks(wanted: TrainRequest, plan: Plan) -> Trial | None:

@@ -31,6 +31,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         tuple[HeldOutScore, ...], msgspec.Meta(min_length=1)
     ]  # the last one at the end
     sent_bytes: Positive  # per rank and step, the mean over both
+    seconds: Positive | None = None  # of a processor, if one process trained all ranks
 
     @property
     def key(self) -> tuple[int, int]:
@@ -50,6 +51,12 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     plan: str  # hash; a trial's random numbers are those of its own seed
     made: dict[str, str | int | float | bool]
     trials: tuple[Trial, ...] = ()
+
+
+def spent(trainings: Sequence[Trial]) -> float | None:
+    """Return the seconds of a processor of some trainings; None where one did not say."""
+    known = [each.seconds for each in trainings if each.seconds is not None]
+    return sum(known) if len(known) == len(trainings) else None
 
 
 def read(path: Path) -> Trials:

@@ -3,10 +3,12 @@
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from commsched.cli.main import main
-from commsched.lab.convergence.cases import TABLES, plan_of
+from commsched.lab.convergence.cases import plan_of
+from commsched.lab.convergence.tables import TABLES
 from commsched.plan import file as plan_file
 from commsched.train import trials
 from commsched.train.trials import Trials
@@ -41,7 +43,8 @@ def test_one_process_trains_to_the_bits_and_bytes_of_real_ranks(table, case, tmp
     plan = tmp_path / "plan.json"
     plan_file.write(plan, plan_of((KNOWN | DEEP)[case], TABLES[table], 2, 2))
     together = swept(plan, table, case, 1, "--together")
-    assert together == swept(plan, table, case, 4)
+    alike = [msgspec.structs.replace(trial, seconds=None) for trial in together.trials]
+    assert msgspec.structs.replace(together, trials=tuple(alike)) == swept(plan, table, case, 4)
     assert [trial.key for trial in together.trials] == [(0, 0), (0, 1)]
     first, second = together.trials
     assert first.held_out != second.held_out

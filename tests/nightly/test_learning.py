@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from commsched.lab.convergence import table as convergence
-from commsched.lab.convergence.cases import TABLES
 from commsched.lab.convergence.lessons import lessons_of
+from commsched.lab.convergence.tables import TABLES
 from commsched.planner.auto.learning import lessons
 
 RECORDED = Path(__file__).resolve().parents[2] / "traces" / "convergence"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from commsched.coding.registry import CODECS
 from commsched.exchange.pair import LIBRARY
 from commsched.exchange.registry import METHODS
+from commsched.lab.convergence.tables import DENSE, TABLES, UNPRUNED, CaseNet, early_bird
 from commsched.machine import file as machine_file
 from commsched.machine.model import resized
 from commsched.net.graph import Layer, Net
@@ -20,92 +21,8 @@ from commsched.program.stages import PipelineStrategy
 from commsched.train.profile import profile_net
 from commsched.train.registry import NETS
 
-DENSE = "dense"  # the reference of all other cases
-UNPRUNED = "samo-dense"  # SAMO's pipeline without pruning, which is AxoNN
 BUCKET = 20e3  # B: two buckets of the digits' net, so that something can hide under backward
 BACKWARD = 2.0  # seconds of backward per second of forward
-SHARES = (0.25, 0.5, 0.8, 0.9)  # pruned, of the over-parameterised net
-PROMISED = (  # cases of nets that are trained with few
-    DENSE,
-    "fft:0.15",
-    "fft:0.15:forget",
-    "topk:0.03125",
-    "topk:0.03125:forget",
-    "daso",
-)
-
-
-def early_bird(share: float) -> str:
-    """Name the case of SAMO whose mask is drawn after a dense warm-up."""
-    return f"samo-early:{share:g}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class CaseNet:
-    """A net and how long it is trained."""
-
-    name: str
-    period: int  # steps between two scores on held-out data: an epoch of the digits
-    periods: int
-    folds: int  # of five folds, how many are held out in turn
-    rate: float  # of SGD and momentum
-    adam: float = 0.005  # rate of Adam
-    batch: int = 64
-    stages: int = 0  # of pipelines; 0: none is trained
-    scale: float = 10.0  # factor on the elements of timed nets, against latency-bound exchanges
-    timed: int = 41  # steps of a case without epochs; the first one is dropped
-    only: tuple[str, ...] = ()  # cases; empty: all that there are
-    tries: int = 3  # seeds of each rate that is tried
-    spared: int = 0  # elements of the largest tensor that early-bird masks spare
-    pruned: tuple[float, ...] = (0.9,)  # shares that they prune
-
-    @property
-    def steps(self) -> int:
-        """Return the steps of a training."""
-        return self.period * self.periods
-
-
-TABLES = {
-    "digits": CaseNet(name="mlp:64:2", period=22, periods=10, folds=5, rate=0.05, tries=5),
-    # As many layers as a pipeline of four stages needs.
-    "deep": CaseNet(
-        name="mlp:64:7", period=22, periods=10, folds=5, rate=0.03, stages=4, spared=640
-    ),
-    # As few layers as four stages need: three cuts, at the digits' rate.
-    "messages": CaseNet(name="mlp:64:3", period=22, periods=10, folds=5, rate=0.05, stages=4),
-    "plateau": CaseNet(name="mlp:64:2", period=22, periods=40, folds=1, rate=0.05, only=PROMISED),
-    "cnn": CaseNet(
-        name="cnn:16", period=22, periods=10, folds=1, rate=0.05, only=PROMISED, tries=2
-    ),
-    # 150 parameters a training sample; masks spare biases, the first and the last layer.
-    "wide": CaseNet(
-        name="mlp:256:4",
-        period=22,
-        periods=10,
-        folds=1,
-        rate=0.05,
-        adam=0.001,
-        stages=2,
-        only=(DENSE, "adam", UNPRUNED, "samo", *map(early_bird, SHARES)),
-        tries=1,
-        spared=64 * 256,
-        pruned=SHARES,
-    ),
-    # A rank reads 24 words in a step, about 1 % of the rows of its embedding.
-    "text": CaseNet(
-        name="words:8:2000",
-        period=60,
-        periods=6,
-        folds=1,
-        rate=0.2,
-        adam=0.01,
-        batch=32,
-        stages=2,
-        timed=21,
-        tries=2,
-        spared=2000,
-    ),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,10 +113,11 @@ def cases(table: str) -> Iterator[Case]:
 
     Pipelines need more layers than the digits' net has; only they use the deeper net.
     """
-    only = TABLES[table].only
+    net = TABLES[table]
     for case in _every(table):
-        if not only or case.name in only:
-            yield case
+        if not net.only or case.name in net.only:
+            own = replace(case, optimizer=net.optimizer)
+            yield own if case.optimizer == "momentum" else case
 
 
 def _every(table: str) -> Iterator[Case]:
@@ -239,8 +157,8 @@ def _flat(table: str) -> Iterator[Case]:
     yield replace(paper, name="fft-paper", refresh=10)
     falling = replace(paper, method="all-gather+fft:0.1:forget", then="all-gather+fft:1:forget")
     yield replace(falling, name="fft-schedule", later=0.7, refresh=10)
-    if table == "text":
-        forced = {"embedding.weight": "zen"}
+    if looked_up := TABLES[table].looked_up:
+        forced = {looked_up: "zen"}
         both = ("fft", "zen")
         yield Case(name="zen", family="sparse", method="ring+dense", force=forced, ratios=both)
     ratios = ("fft", "daso") if table == "digits" else ("fft",)

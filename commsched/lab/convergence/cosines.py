@@ -9,8 +9,9 @@ import numpy as np
 
 from commsched.arrays import Array
 from commsched.lab.convergence import table as convergence
-from commsched.lab.convergence.cases import TABLES, Case, plan_of
+from commsched.lab.convergence.cases import Case, plan_of
 from commsched.lab.convergence.table import LayerCosine
+from commsched.lab.convergence.tables import TABLES
 from commsched.lab.convergence.trainings import ConvergenceRequest, Say, chosen, kept, path_of
 from commsched.plan.model import Plan
 from commsched.program.registry import STRATEGIES
@@ -22,8 +23,8 @@ from commsched.train.in_process import InProcessTraining
 from commsched.train.layers.heads import with_heads
 from commsched.train.layers.layer import Gradients, TrainableNet
 from commsched.train.registry import DATA, NETS
-from commsched.train.samples import Samples
-from commsched.train.workers.local import LocalLossWorker
+from commsched.train.samples import Data
+from commsched.train.workers.local import LocalLossWorker, last_reads
 
 Cosines = dict[str, float]  # by layer
 
@@ -73,23 +74,21 @@ def cosines_of(case: Case, wanted: ConvergenceRequest, seed: int, rate: float) -
                 assert isinstance(learner, LocalLossWorker)
                 learner.settle()
                 values |= learner.values
-            found.append(cosines(trained, plan, values, data.train))
+            found.append(cosines(trained, plan, values, data))
         if step < net.steps:
             ranks.step(step)
     return found
 
 
-def cosines(
-    net: TrainableNet, plan: Plan, values: Mapping[str, Array], samples: Samples
-) -> Cosines:
+def cosines(net: TrainableNet, plan: Plan, values: Mapping[str, Array], data: Data) -> Cosines:
     """Return the cosine of both gradients of each layer, over all of its tensors.
 
     `values` are the parameters of the net and of the plan's auxiliary heads.
     """
-    whole = dict(gradients(net, values, samples.inputs, samples.targets)[1])
+    whole = dict(gradients(net, values, data.train.inputs, data.train.targets)[1])
     return {
         layer: cosine(own, whole[layer])
-        for layer, own in local_gradients(net, plan, values, samples).items()
+        for layer, own in local_gradients(net, plan, values, data).items()
     }
 
 
@@ -101,18 +100,21 @@ def cosine(one: Gradients, other: Gradients) -> float:
 
 
 def local_gradients(
-    net: TrainableNet, plan: Plan, values: Mapping[str, Array], samples: Samples
+    net: TrainableNet, plan: Plan, values: Mapping[str, Array], data: Data
 ) -> dict[str, Gradients]:
-    """Return the gradient that each layer follows: that of the losses which reach the layer."""
+    """Return the gradient that each layer follows: that of the losses which reach the layer.
+
+    Losses are means over the samples to learn.
+    """
     params = STRATEGIES[plan.strategy].settings(plan)
     chunks = [
         [layer.name for stage in chunk for layer in stage.layers]
         for chunk in chunks_of(grid(plan, params), params)
     ]
     heads = [layer.name for layer in plan.net.layers if is_head(layer.name)]
-    layers = {layer.name: layer for layer in with_heads(net, heads)}
+    layers = {layer.name: layer for layer in with_heads(net, heads, last_reads(net, data))}
     found: dict[str, Gradients] = {}
-    inputs = samples.inputs
+    inputs, targets = data.train.inputs, data.train.targets
     for place, chunk in enumerate(chunks):
         reached = [chunk]
         if params["variant"] == "overlapping" and place + 1 < len(chunks):
@@ -120,7 +122,7 @@ def local_gradients(
             reached.append(trunk + chunks[place + 1])
         for names in reached:
             part = replace(net, layers=tuple(layers[name] for name in names))
-            for name, own in gradients(part, values, inputs, samples.targets)[1]:
+            for name, own in gradients(part, values, inputs, targets)[1]:
                 if name in chunk and not is_head(name):
                     before = found.get(name, {})
                     found[name] = {n: g + before.get(n, 0) for n, g in own.items()}

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 
-from commsched.lab.convergence.cases import TABLES, Case, cases, plan_of
+from commsched.lab.convergence.cases import Case, cases, plan_of
 from commsched.lab.convergence.table import CaseResult, ConvergenceTable, against, differences
+from commsched.lab.convergence.tables import TABLES
 from commsched.planner.auto.learning import Lesson, Lessons, decisive, lossy_codecs
 from commsched.program.registry import STRATEGIES
 from commsched.train.trials import Mean, mean
 
-HOSTS, LANES = 2, 2  # of the recorded trainings
+HOSTS = 2  # of the recorded trainings
 SOURCE = "traces/convergence, written by `python plots/convergence.py`"
 DIGITS = 3  # that are written of a number
 POINTS, SHARE = "points of accuracy", "% of the loss"
@@ -30,11 +31,12 @@ def _of_table(name: str, table: ConvergenceTable) -> Iterator[Lesson]:
         case = known.get(result.name)
         if case is None or case.then or case.refresh or _is_reference(case):
             continue
-        reference = table.case("adam" if case.optimizer == "adam" else "dense")
+        adam = case.optimizer == "adam" != known["dense"].optimizer
+        reference = table.case("adam" if adam else "dense")
         lost = None if reference is None else _lost(table, result, reference)
         if lost is None:
             continue
-        plan = plan_of(case, TABLES[name], HOSTS, LANES)
+        plan = plan_of(case, TABLES[name], HOSTS, TABLES[name].lanes)
         yield Lesson(
             net=table.net,
             case=case.name,

@@ -31,6 +31,7 @@ def markdown(tables: Mapping[str, ConvergenceTable]) -> str:
         lines += ["", title, "", *_cases(table)]
         if any(case.cosines for case in table.cases):
             lines += ["", COSINES, "", *_cosines(table)]
+    lines += ["", "### Time", "", *_times(tables)]
     return "\n".join(lines) + "\n"
 
 
@@ -75,6 +76,27 @@ def _cosines(table: ConvergenceTable) -> Iterator[str]:
         for layer in layers
     ]
     return _rows(("layer", *(f"`{case.name}`" for case in known)), rows)
+
+
+def _times(tables: Mapping[str, ConvergenceTable]) -> Iterator[str]:
+    """Yield a line for each table: trainings, those for rates, and hours of one processor."""
+    rows = []
+    for name, table in tables.items():
+        counts = [len(case.trained.trials) for case in table.cases]
+        tried = sum(one.trainings for case in table.cases for one in case.tuned)
+        hours = [seconds_of(case) / 3600 for case in table.cases]
+        rows.append((f"`{name}`", sum(counts), tried, sum(hours)))
+    rows.append(("all", *(sum(column) for column in list(zip(*rows, strict=True))[1:])))
+    head = ("table", "trainings", "and to choose rates", "hours of one core")
+    return _rows(head, [(name, f"{a}", f"{b}", f"{hours:.2f}") for name, a, b, hours in rows])
+
+
+def seconds_of(case: CaseResult) -> float:
+    """Return the seconds of a processor of a case; trainings that do not say take the mean."""
+    known = [each.seconds for each in case.trained.trials if each.seconds is not None]
+    each = mean(known).value if known else float("nan")
+    tuned = (each * one.trainings if one.seconds is None else one.seconds for one in case.tuned)
+    return each * len(case.trained.trials) + sum(tuned)
 
 
 def _points_of(curve: Sequence[float]) -> str:

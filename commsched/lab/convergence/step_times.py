@@ -12,8 +12,9 @@ from commsched.cost.alongside import alongside
 from commsched.cost.price import price
 from commsched.exchange.registry import find_method
 from commsched.lab.convergence import table as convergence
-from commsched.lab.convergence.cases import RATIOS, TABLES, Case, cases, parts_of, plan_of
+from commsched.lab.convergence.cases import RATIOS, Case, cases, parts_of, plan_of
 from commsched.lab.convergence.table import ConvergenceTable, Moved, StepTimes
+from commsched.lab.convergence.tables import TABLES
 from commsched.lab.convergence.trainings import ConvergenceRequest, Say, chosen, kept, path_of
 from commsched.lab.validate.fabrics import measured_path, plan_path
 from commsched.machine.model import Machine

@@ -55,6 +55,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     loss: float | None  # nats, mean over trainings; null where one diverged
     accuracy: Share
     trainings: Count
+    seconds: Positive | None = None  # of a processor, for all trainings
 
 
 class LayerCosine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -104,8 +105,8 @@ class ConvergenceTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     @property
     def by_loss(self) -> bool:
-        """Tell whether cases are compared by loss, as for text, or by accuracy."""
-        return self.net.startswith(("words", "gpt"))
+        """Tell whether cases are compared by loss, as for text and pixels, or by accuracy."""
+        return self.net.startswith(("words", "gpt", "autoencoder"))
 
     def with_case(self, case: CaseResult) -> "ConvergenceTable":
         """Replace the case of this name, or append it."""

@@ -1,21 +1,27 @@
 """Train the missing cases of the convergence table, one job per case."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
 
 from commsched import files
 from commsched.errors import CommschedError
 from commsched.lab.convergence import table as convergence
-from commsched.lab.convergence.cases import TABLES, Case, cases, plan_of, rate_of
+from commsched.lab.convergence.cases import Case, cases, plan_of, rate_of
 from commsched.lab.convergence.table import ConvergenceTable
+from commsched.lab.convergence.tables import TABLES
 from commsched.lab.convergence.tuning import best, forget, tuned
 from commsched.plan import file as plan_file
 from commsched.run.job import start as job
 from commsched.train import trials
 
 LIMIT = 3600.0  # s allowed for the trainings of one case
+OVER = ("no time is left",)
 TABLE = "table.json"
 
 Say = Callable[[str], None]
@@ -28,11 +34,15 @@ class ConvergenceRequest:
     table: str  # one of TABLES
     names: Sequence[str] = ()  # of cases; empty: all
     hosts: int = 2
-    lanes: int = 2
     folds: int = 5  # at most
     seeds: int = 5
     tune: bool = False  # choose each case's rate on a validation part of the training data
     time_limit: float = float("inf")  # s for all that is trained now; after it, no run is timed
+
+    @property
+    def lanes(self) -> int:
+        """Return the ranks of a host."""
+        return TABLES[self.table].lanes
 
     @property
     def ranks(self) -> int:
@@ -68,36 +78,72 @@ def kept(wanted: ConvergenceRequest, folder: Path) -> ConvergenceTable:
     return found
 
 
-def train(wanted: ConvergenceRequest, folder: Path, say: Say) -> ConvergenceTable:
-    """Train the missing cases, and write the table after each case.
+def train(
+    wanted: ConvergenceRequest, folder: Path, say: Say, beside: Executor | None = None
+) -> ConvergenceTable:
+    """Train the missing cases, here or by processes `beside`, and write the table after each case.
 
     A case whose plan has changed is trained again. A case that fails is reported and left out.
-    At the end of the time limit a training is stopped; the next call makes it again.
+    At the end of the time limit trainings are stopped; the next call makes them again.
     """
     begun, table = time.monotonic(), kept(wanted, folder)
     end = begun + wanted.time_limit
     files.make_folder(path_of(wanted, folder).parent)
-    requested = chosen(wanted)
-    for number, case in enumerate(requested):
-        try:
-            found = _trained(wanted, case, table.case(case.name), folder, end)
-        except CommschedError as error:
-            if time.monotonic() < end:
-                say(f"{case.name}: {error}")
-                continue
-            say(
-                f"{len(requested) - number} of {len(requested)} cases are left; the same"
-                " command goes on"
-            )
-            break
-        table = table.with_case(found)
+    requested, left = chosen(wanted), 0
+    tasks = [_Task(wanted, case, table.case(case.name), folder, end) for case in requested]
+    for number, (name, found) in enumerate(_tried(tasks, beside)):
+        if isinstance(found, CommschedError):
+            left += found.args == OVER
+            if found.args != OVER:
+                say(f"{name}: {found}")
+            continue
+        table = _in_order(table.with_case(found), wanted.table)
         convergence.write(path_of(wanted, folder), table)
         spent = time.monotonic() - begun
         say(
-            f"[{number + 1}/{len(requested)}, {spent:.0f} s] {case.name}:"
+            f"[{number + 1}/{len(requested)}, {spent:.0f} s] {name}:"
             f" {len(found.trained.trials)} trainings, accuracy {found.accuracy}"
         )
+    if left:
+        say(f"{left} of {len(requested)} cases are left; the same command goes on")
     return table
+
+
+def _in_order(table: ConvergenceTable, name: str) -> ConvergenceTable:
+    """Return a table's cases in their order, whichever was trained first."""
+    order = {case.name: place for place, case in enumerate(cases(name))}
+    found = sorted(table.cases, key=lambda case: order.get(case.name, len(order)))
+    return msgspec.structs.replace(table, cases=tuple(found))
+
+
+class _Task(NamedTuple):
+    """A case to train."""
+
+    wanted: ConvergenceRequest
+    case: Case
+    old: convergence.CaseResult | None
+    folder: Path
+    end: float  # s of the monotonic clock
+
+
+_Result = tuple[str, convergence.CaseResult | CommschedError]
+
+
+def _tried(tasks: Sequence[_Task], beside: Executor | None) -> Iterator[_Result]:
+    """Yield each case's name with its result or its error, the first to end first."""
+    if beside is None:
+        yield from map(_attempt, tasks)
+        return
+    for done in as_completed([beside.submit(_attempt, task) for task in tasks]):
+        yield done.result()
+
+
+def _attempt(task: _Task) -> _Result:
+    try:
+        return task.case.name, _trained(*task)
+    except CommschedError as error:
+        over = time.monotonic() >= task.end
+        return task.case.name, CommschedError(*OVER) if over else error
 
 
 def _trained(
@@ -116,7 +162,7 @@ def _trained(
         """Let all ranks be of one process, which gives equal bits in a fraction of the time."""
         left = end - time.monotonic()
         if left <= 0:
-            raise CommschedError("no time is left")
+            raise CommschedError(*OVER)
         job.commsched(1, [*words, "--together"], min(LIMIT, left), quiet=True)
 
     net = TABLES[wanted.table]
@@ -131,15 +177,16 @@ def _trained(
     planned = old is not None and old.trained.plan == plan.hash
     tried = old.tuned if old is not None and planned else ()
     if wanted.tune:
-        tried = tuned(words, rate_of(case, net), stem, net.tries, train_in_one_process, tried)
+        once = [*words, "--evaluate", str(net.steps)]  # a rate is judged by its end
+        tried = tuned(once, rate_of(case, net), stem, net.tries, train_in_one_process, tried)
     rate = best(tried) if tried else rate_of(case, net)
     same = old is not None and planned and old.trained.made.get("--rate", rate) == rate
     times = old.times if old is not None and planned else ()
     if old is not None and same and not sweep.exists():
         trials.write(sweep, old.trained)
     words += ["--rate", repr(rate)]
-    folds = min(net.folds, wanted.folds)
-    words += ["--sweep", str(sweep), "--folds", str(folds), "--seeds", str(wanted.seeds)]
+    folds, seeds = min(net.folds, wanted.folds), min(net.seeds, wanted.seeds)
+    words += ["--sweep", str(sweep), "--folds", str(folds), "--seeds", str(seeds)]
     train_in_one_process(words)
     found = trials.read(sweep)
     assert found.plan == plan.hash, "the job has checked it"

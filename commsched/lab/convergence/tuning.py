@@ -5,7 +5,7 @@ from pathlib import Path
 
 from commsched.lab.convergence.table import Tried
 from commsched.train import trials
-from commsched.train.trials import Trial, mean
+from commsched.train.trials import Trial, mean, spent
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the table's rate
 BEYOND = 2.0  # factor to the next rate while the best one lies at an end
@@ -70,4 +70,5 @@ def _tried(rate: float, found: Sequence[Trial]) -> Tried:
         loss=mean(whole).value if len(whole) == len(losses) else None,
         accuracy=mean([trial.end.accuracy for trial in found]).value,
         trainings=len(found),
+        seconds=spent(found),
     )

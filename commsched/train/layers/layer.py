@@ -11,6 +11,7 @@ import numpy as np
 
 from commsched.arrays import Array
 from commsched.kernels import random
+from commsched.kernels.half import narrowed, widened
 from commsched.net.experts import Experts
 
 Parameters = Mapping[str, Array]  # tensor -> values, float32 except for mixed precision and checks
@@ -212,18 +213,18 @@ def _drawn(start: Start, seed: int, name: str) -> Array:
 
 def as_float32(values: Array) -> Array:
     """Convert 16-bit numbers to float32 for work that needs it; leave others unchanged."""
-    return values.astype(np.float32) if values.dtype == np.float16 else values
+    return widened(values) if values.dtype == np.float16 else values
 
 
 def as_float16(values: Array) -> Array:
     """Convert real inputs to 16 bits; leave whole numbers unchanged."""
-    return values.astype(np.float16) if values.dtype == np.float32 else values
+    return narrowed(values) if values.dtype == np.float32 else values
 
 
 def product(a: Array, b: Array) -> Array:
     """Return a @ b; 16-bit numbers are summed in float32, as in matrix units."""
     if a.dtype == np.float16 and isinstance(a, np.ndarray):
-        return (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16)
+        return narrowed(widened(a) @ widened(b))
     return a @ b
 
 

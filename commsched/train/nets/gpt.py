@@ -1,4 +1,4 @@
-"""A small GPT over the bytes of a text: `gpt:WIDTH:BLOCKS:HEADS[:tied]`."""
+"""A small GPT over the bytes of a text: `gpt:WIDTH:BLOCKS:HEADS[:tied][:sources]`."""
 
 from math import sqrt
 
@@ -12,6 +12,7 @@ from commsched.train.net_sizes import sizes
 from commsched.train.registry import NETS
 
 BYTES, LENGTH = 256, 64
+ENDS = ("tied", "sources", "tied:sources")
 DEVIATION = 0.1  # of the tables' first values
 
 
@@ -46,14 +47,16 @@ def embedding(width: int) -> LayerChain:
 
 @NETS.family("gpt:64:2:4")
 def gpt(parameters: list[str]) -> TrainableNet:
-    """Read WIDTH, BLOCKS, HEADS, and `tied` if the head is the table of the bytes.
+    """Read WIDTH, BLOCKS, HEADS, `tied` if the head is the table of the bytes, and `sources`.
 
+    The text is the manual, or with `sources` what the standard library is written in.
     Norms come before attention and perceptron (Radford et al., 2019); as in that paper,
     additions to the residual stream start smaller by sqrt(2 BLOCKS).
     """
-    tied = parameters[3:] == ["tied"]
-    if parameters[3:] and not tied:
-        read.choice(":".join(parameters[3:]), "the head", ("tied",))
+    chosen = parameters[3:]
+    if chosen:
+        read.choice(":".join(chosen), "what follows the sizes", ENDS)
+    tied, text = "tied" in chosen, "sources" if "sources" in chosen else "bytes"
     known = {"the width": (64, 4096), "the blocks": (2, 100), "the heads": (4, 128)}
     width, blocks, heads = sizes(parameters[:3], known)
     if width % heads:
@@ -63,5 +66,5 @@ def gpt(parameters: list[str]) -> TrainableNet:
         layers += block(f"block{i}", width, heads, 1 / sqrt(2 * blocks))
     head = Tied("head", "embedding.bytes.weight") if tied else Linear("head.scores", width, BYTES)
     layers.append(LayerChain("head", [LayerNorm("head.norm", width), head]))
-    name = f"gpt:{width}:{blocks}:{heads}" + (":tied" if tied else "")
-    return TrainableNet(name, f"bytes:{LENGTH}", tuple(layers))
+    name = ":".join([f"gpt:{width}:{blocks}:{heads}", *chosen])
+    return TrainableNet(name, f"{text}:{LENGTH}", tuple(layers))

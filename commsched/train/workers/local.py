@@ -10,7 +10,7 @@ from commsched.program.stages import Stage, head_name, is_head
 from commsched.strategies.local import chunks_of
 from commsched.train.assignment import Assignment
 from commsched.train.forward_backward import ForwardBackward
-from commsched.train.layers.heads import with_heads
+from commsched.train.layers.heads import Shape, tile_of, with_heads
 from commsched.train.layers.layer import Gradients, TrainableNet
 from commsched.train.samples import Data
 from commsched.train.workers.pipeline import PipelineWorker
@@ -41,15 +41,7 @@ class LocalNet(StageNet):
 
     def _check_head(self, data: Data) -> None:
         """Refuse a head that cannot read the stage's outputs."""
-        trunk = [layer for layer in self.net if not is_head(layer.name)]
-        wanted, _ = shapes_around(self.net, data, slice(len(trunk) - 1, len(trunk)))
-        if self._outputs != wanted:
-            raise CommschedError(
-                f"auxiliary heads are like layer {trunk[-1].name!r}, which reads"
-                f" {_shown(wanted)} values of each sample, but stage {self.stage.number} gives"
-                f" {_shown(self._outputs)}; nearest: a net of equal blocks such as mlp or gpt, or"
-                " --param variant=chunked --param chunks=1"
-            )
+        tile_of(self._outputs, last_reads(self.net, data))
 
     def _gradient_above(
         self, step: int, microbatch: int, walk: ForwardBackward
@@ -89,7 +81,7 @@ class LocalLossWorker(PipelineWorker):
             raise CommschedError(
                 f"strategy 'local' trains with heads as large as the net's, head=1; got {share}"
             )
-        whole = with_heads(assigned.net, heads)
+        whole = with_heads(assigned.net, heads, last_reads(assigned.net, assigned.data))
         super().__init__(assigned._replace(net=whole))
         (stage,) = self._stages
         assert isinstance(stage, LocalNet)
@@ -117,5 +109,7 @@ def _head(net: TrainableNet, plan: Plan, number: int) -> slice:
     return slice(at, at + 1)
 
 
-def _shown(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape))
+def last_reads(net: TrainableNet, data: Data) -> Shape:
+    """Return the shape of what the last layer of a net reads of one sample, besides its heads."""
+    trunk = sum(not is_head(layer.name) for layer in net)
+    return shapes_around(net, data, slice(trunk - 1, trunk))[0]

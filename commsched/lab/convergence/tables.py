@@ -1,0 +1,151 @@
+"""The tables of the convergence benchmark: a net, how long it is trained, and with which cases."""
+
+from dataclasses import dataclass
+
+DENSE = "dense"  # the reference of all other cases
+UNPRUNED = "samo-dense"  # SAMO's pipeline without pruning, which is AxoNN
+SHARES = (0.25, 0.5, 0.8, 0.9)  # pruned, of the over-parameterised net
+PROMISED = (  # cases of nets that are trained with few
+    DENSE,
+    "fft:0.15",
+    "fft:0.15:forget",
+    "topk:0.03125",
+    "topk:0.03125:forget",
+    "daso",
+)
+
+
+def early_bird(share: float) -> str:
+    """Name the case of SAMO whose mask is drawn after a dense warm-up."""
+    return f"samo-early:{share:g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseNet:
+    """A net and how long it is trained."""
+
+    name: str
+    period: int  # steps between two scores on held-out data: an epoch of the digits
+    periods: int
+    folds: int  # of five folds, how many are held out in turn
+    rate: float  # of SGD and momentum
+    adam: float = 0.005  # rate of Adam
+    optimizer: str = "momentum"  # of cases that need no other
+    looked_up: str = ""  # table whose rows are read, and whose gradient has cases of its own
+    batch: int = 64
+    lanes: int = 2  # ranks of a host
+    stages: int = 0  # of pipelines; 0: none is trained
+    scale: float = 10.0  # factor on the elements of timed nets, against latency-bound exchanges
+    timed: int = 41  # steps of a case without epochs; the first one is dropped
+    only: tuple[str, ...] = ()  # cases; empty: all that there are
+    tries: int = 3  # seeds of each rate that is tried
+    seeds: int = 5  # at most, of each fold
+    spared: int = 0  # elements of the largest tensor that early-bird masks spare
+    pruned: tuple[float, ...] = (0.9,)  # shares that they prune
+
+    @property
+    def steps(self) -> int:
+        """Return the steps of a training."""
+        return self.period * self.periods
+
+
+TABLES = {
+    "digits": CaseNet(name="mlp:64:2", period=22, periods=10, folds=5, rate=0.05, tries=5),
+    # As many layers as a pipeline of four stages needs.
+    "deep": CaseNet(
+        name="mlp:64:7", period=22, periods=10, folds=5, rate=0.03, stages=4, spared=640
+    ),
+    # As few layers as four stages need: three cuts, at the digits' rate.
+    "messages": CaseNet(name="mlp:64:3", period=22, periods=10, folds=5, rate=0.05, stages=4),
+    "plateau": CaseNet(name="mlp:64:2", period=22, periods=40, folds=1, rate=0.05, only=PROMISED),
+    # Its blocks are unequal: heads of local losses read means.
+    "cnn": CaseNet(
+        name="cnn:16",
+        period=22,
+        periods=10,
+        folds=1,
+        rate=0.05,
+        stages=4,
+        only=(*PROMISED, "1f1b", "local-greedy", "local-overlapping", "local-chunked"),
+        tries=2,
+    ),
+    "eight": CaseNet(
+        name="mlp:64:2",
+        period=22,
+        periods=10,
+        folds=1,
+        rate=0.05,
+        lanes=4,
+        only=(*PROMISED, "qsgd:4", "powersgd:2", "shadow", "daso-gs8"),
+        tries=2,
+    ),
+    # 150 parameters a training sample; masks spare biases, the first and the last layer.
+    "wide": CaseNet(
+        name="mlp:256:4",
+        period=22,
+        periods=10,
+        folds=1,
+        rate=0.05,
+        adam=0.001,
+        stages=2,
+        only=(DENSE, "adam", UNPRUNED, "samo", *map(early_bird, SHARES)),
+        tries=1,
+        spared=64 * 256,
+        pruned=SHARES,
+    ),
+    # 1,300 parameters a training sample.
+    "wider": CaseNet(
+        name="mlp:512:8",
+        period=22,
+        periods=10,
+        folds=1,
+        rate=0.01,
+        adam=0.0005,
+        stages=2,
+        only=(DENSE, "adam", UNPRUNED, *map(early_bird, SHARES)),
+        tries=1,
+        seeds=3,
+        spared=64 * 512,
+        pruned=SHARES,
+    ),
+    # A rank reads 24 words in a step, about 1 % of the rows of its embedding.
+    "text": CaseNet(
+        name="words:8:2000",
+        period=60,
+        periods=6,
+        folds=1,
+        rate=0.2,
+        adam=0.01,
+        batch=32,
+        stages=2,
+        timed=21,
+        tries=2,
+        spared=2000,
+        looked_up="embedding.weight",
+    ),
+    "patches": CaseNet(
+        name="autoencoder:128:16",
+        period=106,
+        periods=4,
+        folds=1,
+        rate=0.5,
+        only=PROMISED,
+        tries=2,
+    ),
+    # 3.3 million parameters; the text is 12 MB, of which a training reads the samples of its steps.
+    "gpt": CaseNet(
+        name="gpt:256:4:4:sources",
+        period=60,
+        periods=4,
+        folds=1,
+        rate=0.1,
+        adam=0.001,
+        optimizer="adam",
+        batch=8,
+        stages=2,
+        only=(*PROMISED, "zen", "local-greedy", "1f1b"),
+        tries=1,
+        seeds=1,
+        looked_up="embedding.bytes.weight",
+    ),
+}

@@ -1,0 +1,27 @@
+"""Patches of photographs through a narrow layer and back: `autoencoder:WIDTH:CODE`."""
+
+from commsched.train.data.photographs import LEVELS, SIDE
+from commsched.train.layers.dense import Linear, Reshape, hidden
+from commsched.train.layers.layer import LayerChain, TrainableNet
+from commsched.train.net_sizes import sizes
+from commsched.train.registry import NETS
+
+PIXELS = SIDE * SIDE
+
+
+@NETS.family("autoencoder:128:16")
+def autoencoder(parameters: list[str]) -> TrainableNet:
+    """Read WIDTH, of the layers around the code, and CODE, the numbers a patch is reduced to.
+
+    The loss is the cross-entropy of each pixel's grey level (van den Oord et al., "Pixel recurrent
+    neural networks", ICML 2016, whose pixels have a softmax, too).
+    """
+    width, code = sizes(parameters, {"the width": (128, 4096), "the code": (16, 4096)})
+    pixels = [Linear("pixels", width, PIXELS * LEVELS), Reshape("levels", (PIXELS, LEVELS))]
+    layers = (
+        hidden("encode", PIXELS, width),
+        hidden("code", width, code),
+        hidden("decode", code, width),
+        LayerChain("pixels", pixels),
+    )
+    return TrainableNet(f"autoencoder:{width}:{code}", "photographs", layers)
