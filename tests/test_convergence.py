@@ -24,6 +24,9 @@ from commsched.train.trials import HeldOutScore, Trial, Trials, mean, student, w
 
 LIMIT = 120.0  # s
 ROOT = Path(__file__).parent.parent
+RECORDED = {
+    path.parent.name: path for path in (ROOT / "traces" / "convergence").glob("*/table.json")
+}
 KNOWN = {case.name: case for case in cases("digits")}
 DEEP = {case.name: case for case in cases("deep")}
 NET = TABLES["digits"]
@@ -78,9 +81,9 @@ def test_a_plan_of_the_table_is_always_the_same():
 
 
 # The densities of a text are those of one version of Python.
-@pytest.mark.parametrize("table", sorted(TABLES.keys() - {"text", "gpt"}))
+@pytest.mark.parametrize("table", sorted(RECORDED.keys() - {"text", "gpt"}))
 def test_recorded_trainings_are_those_of_the_plans_that_the_command_makes(table):
-    recorded = convergence.read(ROOT / "traces" / "convergence" / table / "table.json")
+    recorded = convergence.read(RECORDED[table])
     plans = {case.name: case.trained.plan for case in recorded.cases}
     net = TABLES[table]
     made = {c.name: plan_of(c, net, 2, net.lanes).hash for c in cases(table)}
@@ -92,7 +95,7 @@ def test_recorded_trainings_are_those_of_the_plans_that_the_command_makes(table)
 
 @pytest.mark.parametrize("table", ["digits", "deep"])
 def test_recorded_state_is_what_strategies_count(table):
-    recorded = convergence.read(ROOT / "traces" / "convergence" / table / "table.json")
+    recorded = convergence.read(RECORDED[table])
     net = TABLES[table]
     for case in cases(table):
         memory = STRATEGIES[case.strategy].memory(plan_of(case, net, 2, 2, net.scale))
@@ -102,10 +105,7 @@ def test_recorded_state_is_what_strategies_count(table):
 
 
 def test_the_page_has_the_recorded_tables():
-    tables = {
-        path.parent.name: convergence.read(path)
-        for path in (ROOT / "traces" / "convergence").glob("*/table.json")
-    }
+    tables = {name: convergence.read(path) for name, path in RECORDED.items()}
     page = (ROOT / "docs" / "explanation" / "convergence.md").read_text()
     in_order = {name: tables[name] for name in TABLES if name in tables}
     assert markdown(in_order) in page, "run: python plots/convergence.py"

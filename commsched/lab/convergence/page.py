@@ -15,7 +15,15 @@ from commsched.train.trials import Mean, mean
 from commsched.units import nbytes
 
 RATIO = "fft"  # of compute to exchanges, at which all timed cases were timed
-HEAD = ("case", "rate", "held-out loss", "right", "against dense", "bytes a rank and step")
+HEAD = (
+    "case",
+    "rate",
+    "trainings",
+    "held-out loss",
+    "right",
+    "against dense",
+    "bytes a rank and step",
+)
 TIMES = ("ms a step", "steps to dense's loss", "s to dense's loss")
 COSINES = (
     "Cosine of each layer's gradient, as its local loss gives it, with that of the whole net's"
@@ -58,7 +66,8 @@ def _cases(table: ConvergenceTable) -> Iterator[str]:
     dense, timed = table.case("dense"), any(case.times for case in table.cases)
     rows = []
     for case in table.cases:
-        row = [f"`{case.name}`", _rate(case), _loss(case), _points(case.accuracy)]
+        row = [f"`{case.name}`", _rate(case), str(len(case.trained.trials))]
+        row += [_loss(case), _points(case.accuracy)]
         row += [_against(case, dense, table.by_loss), nbytes(case.sent_bytes)]
         if timed:
             row += _seconds(case, dense, table.times(case.name, RATIO))
@@ -119,8 +128,10 @@ def _against(case: CaseResult, dense: CaseResult | None, by_loss: bool) -> str:
         return ""
     if by_loss:
         found = differences(case, dense)
-        value, half = mean(found) if found else Mean(0.0, None)
-        return f"{value:+.3f} +- {half or 0.0:.3f} nats" if found else ""
+        if not found:
+            return ""
+        value, half = mean(found)
+        return f"{value:+.3f}{'' if half is None else f' +- {half:.3f}'} nats"
     held = against(case, dense)
     return "" if held is None else _points(held.accuracy, "+")
 

@@ -131,12 +131,13 @@ TABLES = {
         rate=0.5,
         only=PROMISED,
         tries=2,
+        seeds=3,
     ),
     # 3.3 million parameters; the text is 12 MB, of which a training reads the samples of its steps.
     "gpt": CaseNet(
         name="gpt:256:4:4:sources",
-        period=60,
-        periods=4,
+        period=40,
+        periods=3,
         folds=1,
         rate=0.1,
         adam=0.001,
