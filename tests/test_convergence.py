@@ -117,7 +117,7 @@ def test_cases_that_are_trained_side_by_side_are_those_of_one_process_in_the_sam
     with workers.processes(2) as beside:
         both = bench.train(wanted, tmp_path / "both", lambda line: None, beside)
     for table in (alone, both):
-        assert [case.name for case in table.cases] == ["dense", "daso", "bf16"]
+        assert [case.name for case in table.cases] == ["dense", "bf16", "daso"]
     ends = [[case.trained.trials[0].held_out for case in table.cases] for table in (alone, both)]
     assert ends[0] == ends[1]
     assert all(case.trained.trials[0].seconds > 0 for case in both.cases)
