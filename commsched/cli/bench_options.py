@@ -45,6 +45,14 @@ PLANNER = (
     ListOption("--machine", "NAME", "machine of part quality; default: all shipped machines"),
     SET,
 )
+RUNTIME = (
+    ListOption(
+        "--part",
+        None,
+        "default: all",
+        choices=("latency", "small", "hidden", "beside"),
+    ),
+)
 PEERS = (
     ListOption("--model", "NAME", "resnet18, gpt, lstm or dlrm; default: all"),
     ListOption(
@@ -69,7 +77,7 @@ TABLES: dict[str, Table] = {
     "gpu": (*CODING, FOLDER, quick("one net, shorter calibrations"), JSON),
     "overlap": (*ON_RANKS, DEVICE),
     "planner": (*PLANNER, JSON),
-    "runtime": ON_RANKS,
+    "runtime": (*RUNTIME, *ON_RANKS),
     "simulator": (JSON,),
     "simulators": (*SIMULATORS, JSON),
     "sparse": (*SPARSE, *CODING, *ON_RANKS, size.FORCE_SIZE),

@@ -22,6 +22,15 @@ def test_every_row_is_measured():
     assert "of it hidden" in rows[2 * len(SIZES) + 1]["result"]
 
 
+def test_a_part_is_measured_alone():
+    line = [sys.executable, "-m", "commsched", "bench", "runtime", "--json", "--part", "hidden"]
+    with Job(2, line) as job:
+        done = job.wait(100)
+    assert done.status == 0, done.output
+    (row,) = json.loads(done.output[done.output.index("[\n") :])
+    assert row["what"] == "exchange of 32 MB under compute"
+
+
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 def test_what_a_pytorch_script_pays_is_measured():
     line = [sys.executable, "-m", "commsched", "bench", "torch-overhead", "--json"]

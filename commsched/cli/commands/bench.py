@@ -175,9 +175,9 @@ def all_reduce(args: argparse.Namespace) -> None:
 def runtime(args: argparse.Namespace) -> None:
     """Measure the runtime: latency, processor time per exchange, and what computing keeps."""
     begin(args)
-    from commsched.lab.bench.runtime import rows
+    from commsched.lab.bench.runtime import PARTS, rows
 
-    _on_ranks(rows(args.timeout), args)
+    _on_ranks(rows(args.part or tuple(PARTS), args.timeout), args)
 
 
 def torch_overhead(args: argparse.Namespace) -> None:

@@ -101,8 +101,14 @@ def _exchanges(timeline: Timeline) -> Floats:
     return lasted.reshape(timeline.ranks, -1)
 
 
-def rows(timeout: float) -> Iterator[BenchRow]:
-    """Measure under mpiexec; rank 0 gets the rows, the others none."""
+def rows(parts: Sequence[str], timeout: float) -> Iterator[BenchRow]:
+    """Measure parts, of PARTS, under mpiexec; rank 0 gets the rows, the others none."""
+    for part in parts:
+        yield from PARTS[part](timeout)
+
+
+def _latency(timeout: float) -> Iterator[BenchRow]:
+    """Measure the best of our all-reduces beside MPI's."""
     found = all_reduce(timeout)
     for cell in found[0] if found else ():
         for how, best, mpi in (
@@ -112,15 +118,15 @@ def rows(timeout: float) -> Iterator[BenchRow]:
             what = f"all-reduce of {size(cell.nbytes)}, {how}"
             bar = "<= 1.1 on 2 ranks, <= 1.25 on 4 of 2 cores"
             yield BenchRow(what, best * mpi, f"{best:.2f} of MPI's time", bar)
-    yield from _small(timeout)
-    hidden = overlap(timeout)
-    if hidden is not None:
-        share = 1 - hidden.exposed / hidden.exchange
-        result = f"{hidden.polling:.1%} of a core, {share:.1%} of it hidden"
-        yield BenchRow(
-            f"exchange of {size(LARGE)} under compute", hidden.exchange, result, "<= 10%"
-        )
-    yield from _beside_computing(timeout)
+
+
+def _hidden(timeout: float) -> Iterator[BenchRow]:
+    """Measure how much of a core an exchange under compute takes."""
+    found = overlap(timeout)
+    if found is not None:
+        share = 1 - found.exposed / found.exchange
+        result = f"{found.polling:.1%} of a core, {share:.1%} of it hidden"
+        yield BenchRow(f"exchange of {size(LARGE)} under compute", found.exchange, result, "<= 10%")
 
 
 def _small(timeout: float) -> Iterator[BenchRow]:
@@ -196,3 +202,11 @@ def _beside_computing(timeout: float) -> Iterator[BenchRow]:
     result = f"{computing / alone:.2f} of alone; products lose {loss:.1%}"
     bar = "<= 3% beyond copies and additions"
     yield BenchRow(what + "matrix products", computing, result, bar)
+
+
+PARTS: dict[str, Callable[[float], Iterator[BenchRow]]] = {
+    "latency": _latency,
+    "small": _small,
+    "hidden": _hidden,
+    "beside": _beside_computing,
+}
