@@ -179,12 +179,12 @@ def _beside_computing(timeout: float) -> Iterator[BenchRow]:
         with Exchanger(plan, comm, timeline=path, timeout=timeout) as exchanger:
             lasted = 0.0
             for step in range(len(work) * STEPS):
+                chosen = work[step % len(work)] if lasted else sleep
                 comm.Barrier()
-                if lasted:
+                if chosen is multiply:
                     products["alone"].append(multiply(now() + lasted))
                 start = now()
                 exchanger.ready("t0", gradient)
-                chosen = work[step % len(work)] if lasted else sleep
                 rate = chosen(start + lasted)
                 if chosen is multiply:
                     products["beside"].append(float(rate))  # type: ignore[arg-type]
