@@ -20,12 +20,17 @@ NET, BATCH, STEPS = "moe:8:4:2:2", 8, 3
 
 
 @cache
+def profiled(samples):
+    return profile_net(NETS[NET], samples)
+
+
+@cache
 def learned(expert, ranks, send="dense", mean=True):
     """The parameters after some steps, and each step's tokens by expert, sample for sample."""
     net = NETS[NET]
     plan = make_plan(
         Request(
-            net=profile_net(net, BATCH // ranks),
+            net=profiled(BATCH // ranks),
             machine=machine(1, ranks),
             strategy="expert",
             params={"expert": expert, "send": send},

@@ -20,12 +20,17 @@ NET, BATCH, STEPS = "gpt:8:2:2", 8, 3
 
 
 @cache
+def profiled(samples):
+    return profile_net(NETS[NET], samples)
+
+
+@cache
 def learned(tensor, pipeline, replicas, zero=0, recompute=0, sequence=0, mean=True, interleave=1):
     """The parameters after some steps, put together from all ranks, and the bytes sent."""
     parts = replicas * 2
     plan = make_plan(
         Request(
-            net=profile_net(NETS[NET], BATCH // parts),
+            net=profiled(BATCH // parts),
             machine=machine(1, tensor * pipeline * replicas),
             strategy="3d",
             mean=mean,
@@ -39,7 +44,7 @@ def learned(tensor, pipeline, replicas, zero=0, recompute=0, sequence=0, mean=Tr
                 "recompute": recompute,
                 "optimizer": "momentum",
             },
-            force={} if zero else dict.fromkeys(profile_net(NETS[NET], 1).tensors, "ring+dense"),
+            force={} if zero else dict.fromkeys(NETS[NET].tensors, "ring+dense"),
         )
     )
     settings = Settings(optimizer="momentum", rate=0.1, batch=BATCH)
