@@ -16,7 +16,10 @@ POINTS, SHARE = "points of accuracy", "% of the loss"
 
 
 def lessons_of(tables: Mapping[str, ConvergenceTable]) -> Lessons:
-    """Return the lessons of some tables, by name; cases with a schedule of codecs have none."""
+    """Return the lessons of some tables, by name.
+
+    Cases with a schedule of codecs have none, nor do cases of a single training.
+    """
     return Lessons(
         source=SOURCE,
         lessons=tuple(
@@ -34,7 +37,7 @@ def _of_table(name: str, table: ConvergenceTable) -> Iterator[Lesson]:
         adam = case.optimizer == "adam" != known["dense"].optimizer
         reference = table.case("adam" if adam else "dense")
         lost = None if reference is None else _lost(table, result, reference)
-        if lost is None:
+        if lost is None or len(result.trained.trials) < 2:
             continue
         plan = plan_of(case, TABLES[name], HOSTS, TABLES[name].lanes)
         yield Lesson(

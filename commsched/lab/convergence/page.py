@@ -88,22 +88,33 @@ def _cosines(table: ConvergenceTable) -> Iterator[str]:
 
 
 def _times(tables: Mapping[str, ConvergenceTable]) -> Iterator[str]:
-    """Yield a line for each table: trainings, those for rates, and hours of one processor."""
+    """Yield a line for each table: trainings, those for rates, and hours of one core.
+
+    Records that are older than the count of seconds have none.
+    """
     rows = []
     for name, table in tables.items():
-        counts = [len(case.trained.trials) for case in table.cases]
+        known = [seconds for case in table.cases if (seconds := seconds_of(case)) is not None]
+        trained = sum(len(case.trained.trials) for case in table.cases)
         tried = sum(one.trainings for case in table.cases for one in case.tuned)
-        hours = [seconds_of(case) / 3600 for case in table.cases]
-        rows.append((f"`{name}`", sum(counts), tried, sum(hours)))
-    rows.append(("all", *(sum(column) for column in list(zip(*rows, strict=True))[1:])))
-    head = ("table", "trainings", "and to choose rates", "hours of one core")
-    return _rows(head, [(name, f"{a}", f"{b}", f"{hours:.2f}") for name, a, b, hours in rows])
+        unknown = len(table.cases) - len(known)
+        rows.append((f"`{name}`", trained, tried, sum(known) / 3600, unknown))
+    every = list(zip(*rows, strict=True))[1:]
+    rows.append(("all", *(sum(column) for column in every)))
+    head = ("table", "trainings", "and to choose rates", "hours of one core", "cases without hours")
+    written = [(name, f"{a}", f"{b}", f"{hours:.2f}", f"{c}") for name, a, b, hours, c in rows]
+    return _rows(head, written)
 
 
-def seconds_of(case: CaseResult) -> float:
-    """Return the seconds of a processor of a case; trainings that do not say take the mean."""
+def seconds_of(case: CaseResult) -> float | None:
+    """Return the seconds of a core for a case; None if no training says its own.
+
+    Trainings that do not say take the mean of those that do.
+    """
     known = [each.seconds for each in case.trained.trials if each.seconds is not None]
-    each = mean(known).value if known else float("nan")
+    if not known:
+        return None
+    each = mean(known).value
     tuned = (each * one.trainings if one.seconds is None else one.seconds for one in case.tuned)
     return each * len(case.trained.trials) + sum(tuned)
 
