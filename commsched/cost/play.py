@@ -23,6 +23,7 @@ class Played:
     end: Floats  # (p,) s, when its last send has left and its last receive is merged
     sent: Floats  # (p,) B handed to MPI
     messages: Ints  # (p,) sent
+    formula: bool = False  # whether a closed form made it, and not the play of its moves
 
 
 class Run(NamedTuple):

@@ -168,6 +168,7 @@ def _routed(routes: Sequence[_Route]) -> Iterator[Played]:
                     np.full(len(begin), begin.max() + cost.seconds),
                     np.full(len(begin), cost.sent),
                     np.full(len(begin), round(cost.messages), np.int64),
+                    formula=True,
                 )
                 continue
         together.setdefault((schedule, group), []).append(i)
@@ -207,6 +208,7 @@ def _taken(
             played.end + left * per_byte,
             played.sent * pieces,
             np.ceil(played.messages * pieces).astype(np.int64),
+            played.formula,
         )
 
     return _Route(schedule, own, on, group, begin, rest, limit, then)

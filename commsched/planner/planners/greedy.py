@@ -137,27 +137,33 @@ def _ranked(
     few = group.size <= FEW
     going = [price_steps(method, spec, machine, group) for method in methods]
     heap = [(0.0, few, i) for i in range(len(methods))]
+    rough = [few] * len(methods)  # whether a closed form is in what is known of a method
     while heap:
         seconds, whole, i = heappop(heap)
         if whole and len(found) > 1 and seconds > MARGIN * found[1][0]:
             break
         if whole:
-            exact, more = price_steps(methods[i], spec, machine, group), None
-            while (after := (yield from _more(exact, LIMIT))) is not None:
-                more = after
-            assert more is not None
-            insort(found, (more.seconds, methods[i].name))
+            exact = price_steps(methods[i], spec, machine, group) if rough[i] else going[i]
+            while (more := (yield from _more(exact, LIMIT))[0]) is not None:
+                seconds = more.seconds
+            insort(found, (seconds, methods[i].name))
             continue
-        more = yield from _more(going[i], 0)
+        more, formula = yield from _more(going[i], 0)
+        rough[i] |= formula
         heappush(heap, (seconds, True, i) if more is None else (more.seconds, False, i))
     return found
 
 
 def _more(
     steps: Generator[Price | Exchange, Played | None, None], limit: int
-) -> Generator[tuple[Exchange, int], Played, Price | None]:
-    """Ask for exchanges until more is known of a price; return it, or None after the last."""
-    one = next(steps, None)
+) -> Generator[tuple[Exchange, int], Played, tuple[Price | None, bool]]:
+    """Ask for exchanges until more is known of a price; return it, or None after the last.
+
+    And whether a closed form is in it.
+    """
+    one, formula = next(steps, None), False
     while isinstance(one, Exchange):
-        one = steps.send((yield one, limit))
-    return one
+        played = yield one, limit
+        formula |= played.formula
+        one = steps.send(played)
+    return one, formula
