@@ -61,18 +61,24 @@ GROUPS = {
         "test_daso_run",
         "test_refusals",
     },
-    "jobs": {
+    "clocks": {  # ranks that stop, come late or end early, and how soon the others say so
         *("test_faults", "test_faults_pipelines", "test_watchdog", "test_exchanger"),
         *("test_run_refusals", "test_last", "test_unlike_ranks"),
+    },
+    "jobs": {
         *("test_terminal", "test_example", "test_launcher", "test_torch", "test_torch_examples"),
         *("test_testbed", "test_testbed_faults", "test_replan", "test_cupy_on_cpu"),
         *("test_convergence", "test_bench_measured", "test_bench_gpu"),
     },
 }
-# Groups in the order in which they begin: the longest first, and the jobs of faults, which watch
-# the clock, not beside the eight ranks.
-BEGIN = ["eight ranks", "test_pipelines_learn", "test_planner", "test_planner_guard"]
-BEGIN += ["test_planner_best", "test_lockstep", "test_codecs_lossy", "test_price", "served", "jobs"]
+# Groups in the order in which they begin: the longest first, and those that watch the clock so late
+# that the eight ranks have ended.
+BEGIN = ["eight ranks", "test_pipelines_learn", "test_verdict", "test_auto", "test_sweep"]
+BEGIN += ["test_planner_guard", "test_reproduce", "test_api", "clocks", "served", "jobs"]
+BEGIN += ["test_interrupts", "test_lost_ranks", "test_room", "test_totals", "test_machine_fit"]
+BEGIN += ["test_strategies", "test_planner_best", "test_codecs_lossy", "test_train_tensor"]
+BEGIN += ["test_train_expert", "test_libraries", "test_thousands", "test_bytes", "test_plot"]
+BEGIN += ["test_elastic", "test_size", "test_price", "test_lockstep"]
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups when it is called itself
