@@ -172,6 +172,19 @@ def test_a_step_that_overflows_is_left_out_on_all_ranks():
     assert losses[-1] < losses[0]
 
 
+def test_the_first_update_after_steps_that_overflow_is_the_optimizers_first():
+    plan = plan_of("mlp:8:2", 1)
+    (rank,) = learners("mlp:8:2", plan, replace(SETTINGS, half=True))
+    rank.scale.value = 2.0**24
+    before, step = {name: values.copy() for name, values in rank.values.items()}, 0
+    while rank.skipped == step:
+        go(plan, [rank], range(step, step + 1))
+        step += 1
+    assert step > 1
+    farthest = max(np.abs(values - before[name]).max() for name, values in rank.values.items())
+    np.testing.assert_allclose(farthest, SETTINGS.rate, rtol=1e-3)  # whatever the gradient
+
+
 def test_a_16_bit_copy_is_that_of_the_parameters():
     plan = plan_of("mlp:8:2", 1)
     (rank,) = learners("mlp:8:2", plan, replace(SETTINGS, half=True))
