@@ -25,10 +25,10 @@ class CaseNet:
     """A net and how long it is trained."""
 
     name: str
-    period: int  # steps between two scores on held-out data: an epoch of the digits
-    periods: int
-    folds: int  # of five folds, how many are held out in turn
-    rate: float  # of SGD and momentum
+    period: int = 22  # steps between two scores on held-out data: an epoch of the digits
+    periods: int = 10
+    folds: int = 1  # of five folds, how many are held out in turn
+    rate: float = 0.05  # of SGD and momentum
     adam: float = 0.005  # rate of Adam
     optimizer: str = "momentum"  # of cases that need no other
     looked_up: str = ""  # table whose rows are read, and whose gradient has cases of its own
@@ -50,31 +50,21 @@ class CaseNet:
 
 
 TABLES = {
-    "digits": CaseNet(name="mlp:64:2", period=22, periods=10, folds=5, rate=0.05, tries=5),
+    "digits": CaseNet(name="mlp:64:2", folds=5, tries=5),
     # As many layers as a pipeline of four stages needs.
-    "deep": CaseNet(
-        name="mlp:64:7", period=22, periods=10, folds=5, rate=0.03, stages=4, spared=640
-    ),
+    "deep": CaseNet(name="mlp:64:7", folds=5, rate=0.03, stages=4, spared=640),
     # As few layers as four stages need: three cuts, at the digits' rate.
-    "messages": CaseNet(name="mlp:64:3", period=22, periods=10, folds=5, rate=0.05, stages=4),
-    "plateau": CaseNet(name="mlp:64:2", period=22, periods=40, folds=1, rate=0.05, only=PROMISED),
+    "messages": CaseNet(name="mlp:64:3", folds=5, stages=4),
+    "plateau": CaseNet(name="mlp:64:2", periods=40, only=PROMISED),
     # Its blocks are unequal: heads of local losses read means.
     "cnn": CaseNet(
         name="cnn:16",
-        period=22,
-        periods=10,
-        folds=1,
-        rate=0.05,
         stages=4,
         only=(*PROMISED, "1f1b", "local-greedy", "local-overlapping", "local-chunked"),
         tries=2,
     ),
     "eight": CaseNet(
         name="mlp:64:2",
-        period=22,
-        periods=10,
-        folds=1,
-        rate=0.05,
         lanes=4,
         only=(*PROMISED, "qsgd:4", "powersgd:2", "shadow", "daso-gs8"),
         tries=2,
@@ -82,10 +72,6 @@ TABLES = {
     # 150 parameters a training sample; masks spare biases, the first and the last layer.
     "wide": CaseNet(
         name="mlp:256:4",
-        period=22,
-        periods=10,
-        folds=1,
-        rate=0.05,
         adam=0.001,
         stages=2,
         only=(DENSE, "adam", UNPRUNED, "samo", *map(early_bird, SHARES)),
@@ -96,9 +82,6 @@ TABLES = {
     # 1,300 parameters a training sample.
     "wider": CaseNet(
         name="mlp:512:8",
-        period=22,
-        periods=10,
-        folds=1,
         rate=0.01,
         adam=0.0005,
         stages=2,
@@ -113,7 +96,6 @@ TABLES = {
         name="words:8:2000",
         period=60,
         periods=6,
-        folds=1,
         rate=0.2,
         adam=0.01,
         batch=32,
@@ -127,7 +109,6 @@ TABLES = {
         name="autoencoder:128:16",
         period=106,
         periods=4,
-        folds=1,
         rate=0.5,
         only=PROMISED,
         tries=2,
@@ -138,7 +119,6 @@ TABLES = {
         name="gpt:256:4:4:sources",
         period=40,
         periods=3,
-        folds=1,
         rate=0.1,
         adam=0.001,
         optimizer="adam",
