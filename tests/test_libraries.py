@@ -383,6 +383,6 @@ def test_one_rank_has_nothing_to_exchange(capsys):
 @pytest.mark.parametrize(("points", "short"), [((), 1.05), (((1e3, 1e-4), (1e9, 1.0)), 1.004)])
 def test_plans_of_sums_that_end_one_by_one_are_simulated_if_they_are_near(points, short):
     where = replace(on("summit", 2, 2), native=points)
-    search = Search(Request(net=net_file.load("resnet50"), machine=where), lambda: False)
+    search = Search(Request(net=net_file.load("resnet50"), machine=where))
     made = search.problem.uniform(search.problem.tensors, True)
     assert search._near(replace(made, choices=made.choices[:3])) == pytest.approx(short)

@@ -10,6 +10,7 @@ from commsched.errors import CommschedError
 from commsched.exchange.registry import METHODS, find_method, lossy_name
 from commsched.machine.trust import errors_of
 from commsched.plan.model import Alternative, Plan
+from commsched.planner.deadline import Deadline
 from commsched.planner.limits.memory import fitting, needed
 from commsched.planner.make_plan import accepted, checked, make_plan
 from commsched.planner.planners.best import (
@@ -17,15 +18,14 @@ from commsched.planner.planners.best import (
     placed_by,
     searched,
     searches,
-    until,
     with_reasons,
 )
 from commsched.planner.reasons.verdict import NOTHING, label
 from commsched.planner.registry import DEFAULT, FRAMES
 from commsched.planner.request import Report, Request
-from commsched.planner.search.candidates import IDEAL, Narrower, Over, Placed
+from commsched.planner.search.candidates import IDEAL
 from commsched.planner.search.prices import PriceTables
-from commsched.planner.search.problem import BASELINES, Problem
+from commsched.planner.search.problem import BASELINES, Narrower, Placed, Problem
 from commsched.planner.search.timing import predicted
 from commsched.planner.space import StepClock
 from commsched.timeline.spread import interval
@@ -158,18 +158,18 @@ class _Chain:
         """Plan by the planner that was asked for, then by the families."""
         dense, lossless, *lossy = self.families
         limit, count = self.request.time_limit, len(self.families)
-        ends = [until(limit and limit * k / count) for k in range(1, count + 1)]
+        ends = [Deadline(limit and limit * k / count) for k in range(1, count + 1)]
         if self.planner != DEFAULT:
             self._add(self._theirs())
         for plan in self.others:
             self._add(plan)
-        for family, over in zip((lossless, dense, *lossy), ends, strict=True):
+        for family, end in zip((lossless, dense, *lossy), ends, strict=True):
             best = self._best(family)
             if best is None or not self._certain(family, best):
-                if family is not self.own and over():
+                if family is not self.own and end.over():
                     continue
                 try:
-                    found = self._search(family, best, over)
+                    found = self._search(family, best, end)
                 except CommschedError as error:  # nothing fits into the memory
                     self.refused = error
                     continue
@@ -206,7 +206,7 @@ class _Chain:
         least = best.plan.iteration <= self.floor * (1 + IDEAL)
         return least or any(self._best(one) is best for one in wider)
 
-    def _search(self, family: Family, best: Known | None, over: Over) -> Found:
+    def _search(self, family: Family, best: Known | None, end: Deadline) -> Found:
         """Search a family from the best plan inside it."""
         found: list[Found] = []
         starts = [best.found.placed] if best is not None and best.found is not None else []
@@ -214,10 +214,9 @@ class _Chain:
         narrower = Narrower(starts, max(inside, key=len, default=frozenset()))
 
         def planner(request: Request) -> Plan:
-            def ended() -> bool:
-                return over() or any(one.stopped for one in found)
-
-            found.append(searched(request, ended, self.tables, narrower))
+            stopped = any(one.stopped for one in found)
+            deadline = end.passed() if stopped else end
+            found.append(searched(request, deadline, self.tables, narrower))
             return found[-1].plan
 
         request = replace(family.request, report=self._report(family))

@@ -106,6 +106,6 @@ def least(search: Search, problem: Problem) -> float:
 
 def searched(problem: Problem, small: int = 0) -> Search:
     """Search with the instance's methods; solve at most `small` candidates exactly."""
-    search = Search(problem.request, lambda: False, exact=small, kept=problem.kept)
+    search = Search(problem.request, exact=small, kept=problem.kept)
     search.run()
     return search

@@ -63,7 +63,7 @@ def _speed(net: str, machine: str, nodes: int, bars: tuple[str, str]) -> Iterato
     begin, first = 0.0, np.inf
     for _ in range(3):
         begin = time.perf_counter()
-        search = Search(request, lambda: False)
+        search = Search(request)
         first = min(first, time.perf_counter() - begin)
     shown = f"{len(search.first.choices)} launches, iteration {search.least * 1e3:.5g} ms"
     yield BenchRow(f"first plan, {what}", first, shown, bars[0])

@@ -10,8 +10,8 @@ from commsched.errors import CommschedError
 from commsched.planner.auto.candidates import Candidate, LeftOut, candidates, larger
 from commsched.planner.auto.floor import floor
 from commsched.planner.auto.rows import Row, learning, outline, request_of, row, runner_up
+from commsched.planner.deadline import Deadline
 from commsched.planner.limits.memory import needed
-from commsched.planner.planners.best import until
 from commsched.planner.registry import OUTLINES
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
@@ -55,7 +55,7 @@ class Search:
         self.rows: list[Row] = []
         self.left_out: list[LeftOut] = []
         self.stopped = False
-        self.over = until(request.time_limit)
+        self.over = Deadline(request.time_limit).over
 
     def run(self) -> None:
         """Plan every candidate until the time is over; an interrupt keeps the rows so far.

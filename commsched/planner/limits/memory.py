@@ -1,7 +1,6 @@
 """Plans within a memory limit per rank: smaller buckets, and methods that take less room."""
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ from commsched.exchange.memory import LaunchMemory, launch_memory
 from commsched.exchange.method import Method
 from commsched.net.bucket import BucketSpec
 from commsched.plan.model import Plan
+from commsched.planner.deadline import Deadline
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
 from commsched.units import nbytes
@@ -34,7 +34,7 @@ def fitting(request: Request, planner: Planner) -> Plan:
     buckets of at most a part of the net. With each set of methods the largest buckets that fit
     count; the shortest iteration is taken. An error names the least limit where none fits.
     """
-    began, first = time.monotonic(), planner(replace(request, memory=None))
+    end, first = Deadline(request.time_limit), planner(replace(request, memory=None))
     if fits(request, first):
         return first
     *sets, least = _sets(request)
@@ -44,9 +44,7 @@ def fitting(request: Request, planner: Planner) -> Plan:
     found: list[Plan] = []
     for without in (*sets, least):
         for size in _sizes(request):
-            left = request.time_limit
-            if left is not None:
-                left = max(left - (time.monotonic() - began), 0.0)
+            left = None if request.time_limit is None else max(end.left(), 0.0)
             plan = planner(replace(request, without=without, bucket=size, time_limit=left))
             if fits(request, plan):
                 found.append(plan)

@@ -1,18 +1,18 @@
 """Our planner: the iteration of the whole timeline decides on buckets, order and methods."""
 
-import time
 from dataclasses import replace
 from typing import NamedTuple
 
 from commsched.plan.model import Plan
+from commsched.planner.deadline import Deadline
 from commsched.planner.planners.greedy import greedy
 from commsched.planner.reasons.explain import explained
 from commsched.planner.registry import PLANNERS
 from commsched.planner.request import Request
-from commsched.planner.search.candidates import NO_SEARCH, Narrower, Over, Placed, Search
-from commsched.planner.search.encoding import encoded
+from commsched.planner.search.candidates import Search
+from commsched.planner.search.encoding import PLACES, encoded
 from commsched.planner.search.prices import PriceTables
-from commsched.planner.search.problem import BASELINES, Problem
+from commsched.planner.search.problem import BASELINES, NO_SEARCH, Narrower, Placed, Problem
 from commsched.program.registry import STRATEGIES
 
 
@@ -29,7 +29,7 @@ def best(request: Request) -> Plan:
     """Search until nothing helps, the time is up, or Ctrl-C; then return the best plan so far."""
     if not searches(request):
         return replace(greedy(request), planner="best")
-    found = searched(request, until(request.time_limit))
+    found = searched(request, Deadline(request.time_limit))
     return with_reasons(found.plan, found.placed)
 
 
@@ -38,20 +38,14 @@ def searches(request: Request) -> bool:
     return STRATEGIES[request.strategy].sums_every_step and bool(request.net.tensors)
 
 
-def until(limit: float | None) -> Over:
-    """Return a function that tells whether `limit` s have passed from now on; None: never."""
-    deadline = None if limit is None else time.monotonic() + limit
-    return lambda: deadline is not None and time.monotonic() >= deadline
-
-
 def searched(
     request: Request,
-    over: Over,
+    deadline: Deadline,
     tables: PriceTables | None = None,
     narrower: Narrower = NO_SEARCH,
 ) -> Found:
     """Search from the best first plan, or on what searches among fewer methods have found."""
-    return found_by(Search(request, over, tables=tables, narrower=narrower))
+    return found_by(Search(request, deadline, tables=tables, narrower=narrower))
 
 
 def found_by(search: Search) -> Found:
@@ -62,13 +56,15 @@ def found_by(search: Search) -> Found:
     except KeyboardInterrupt:
         search.stopped = True
         chosen, seconds = search.result()
-    problem = search.problem
-    plan = problem.plan(chosen, "best")
+    problem, candidate = chosen
+    plan = problem.plan(candidate, "best")
     if seconds is None:
-        plan = replace(plan, iteration=problem.evaluator.one(chosen))
+        plan = replace(plan, iteration=problem.evaluator.one(candidate))
     else:
-        plan = encoded(replace(plan, iteration=seconds), search.request)
-    return Found(Placed(problem, chosen), plan, search.stopped)
+        plan = replace(plan, iteration=seconds)
+        if not search.stopped and search.trials.affords(len(plan.launches), PLACES):
+            plan = encoded(plan, search.request)
+    return Found(chosen, plan, search.stopped)
 
 
 def placed_by(name: str, problem: Problem) -> tuple[Placed, Plan]:

@@ -3,18 +3,20 @@
 The first candidate comes from closed forms at once. Then follow dynamic programming over bucket
 boundaries in two orders, improvement by single changes, and all baselines; small instances are
 solved exactly. The best few candidates are simulated and the fastest wins, so that the plan is
-never slower than a baseline. If the machine file records held-out errors, the search picks, among
-candidates of similar predicted time, the one least sensitive to them.
+never slower than a baseline. A search with a time limit simulates dense plans and the first
+candidate before, keeps time for its last simulations, and returns only what it has simulated. If
+the machine file records held-out errors, the search picks, among candidates of similar predicted
+time, the one least sensitive to them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
 from commsched.errors import CommschedError
 from commsched.exchange.pair import LIBRARY
+from commsched.planner.deadline import Deadline, OutOfTime
 from commsched.planner.request import Request
 from commsched.planner.search.dynamic import boundaries
 from commsched.planner.search.exact import MOST, UNITS, bounds, exact, size
@@ -22,11 +24,12 @@ from commsched.planner.search.fit_memory import fit_memory
 from commsched.planner.search.improve import GAIN, SAME, improved, tidied
 from commsched.planner.search.order import by_priority
 from commsched.planner.search.prices import LINEAR, PriceTables
-from commsched.planner.search.problem import BASELINES, Problem
+from commsched.planner.search.problem import BASELINES, NO_SEARCH, Narrower, Placed, Problem
 from commsched.planner.search.risk import Risk
 from commsched.planner.search.shortlist import Shortlist
-from commsched.planner.search.timing import iteration
+from commsched.planner.search.trials import Trial, Trials, safe
 from commsched.planner.space import Candidate, MethodChoice, Unit, bucket
+from commsched.simulate.engine import Known
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)  # buckets of the first plans
 FINAL = 3  # candidates that are simulated
@@ -39,30 +42,6 @@ LONG = 256  # launches: longer plans are not improved by single changes
 WHOLE = ("espresso",)  # baselines that try methods for one whole tensor after the other
 MANY = 64  # launches: of such plans only the first is simulated
 
-Over = Callable[[], bool]
-
-
-class Placed(NamedTuple):
-    """A candidate, and the problem that numbers its methods."""
-
-    problem: Problem
-    candidate: Candidate
-
-    @property
-    def names(self) -> set[str]:
-        """The names of its methods."""
-        return {self.problem.prices.methods[c.method].name for c in self.candidate.choices}
-
-
-class Narrower(NamedTuple):
-    """What searches among fewer methods have found."""
-
-    starts: Sequence[Placed] = ()  # candidates to improve on
-    methods: frozenset[str] = frozenset()  # baselines by these alone were asked there
-
-
-NO_SEARCH = Narrower()
-
 
 class Search:
     """The candidates found so far; an interrupt at any moment leaves them whole."""
@@ -70,14 +49,14 @@ class Search:
     def __init__(
         self,
         request: Request,
-        over: Over,
+        deadline: Deadline | None = None,
         exact: int = MOST,
         kept: Shortlist | None = None,
         tables: PriceTables | None = None,
         narrower: Narrower = NO_SEARCH,
     ) -> None:
         self.request = request
-        self.over = over
+        self.trials = Trials(deadline or Deadline())
         self.kept = kept  # methods; None: those that closed forms put near the fastest
         self.exact = exact  # candidates of an instance that is solved exactly
         self.stopped = False
@@ -89,20 +68,48 @@ class Search:
         self.rivals: list[tuple[float, Candidate]] = []  # baselines
         self.floor = self.quick.clock.floor(request.net.numel)
         self.simulated: tuple[Candidate | None, float] = None, 0.0  # the last leader, and its s
+        self.early: list[Trial] = []  # simulated before the search, if it has a time limit
+        self.reserve = 0.0  # s for the last simulations
+        self._searching = False
         held_out = request.machine.held_out
         self.doubt = Risk(held_out) if held_out else None
         self.first = self._first()
 
     def _first(self) -> Candidate:
         """The best of near-equal buckets by closed forms; an interrupt ends the search with it."""
+        known = self._safe() if self.trials.deadline.limit is not None else None
         try:
+            if known is not None:
+                self._try_early(next(known))
             for candidate in self._equal():
                 self.offer(candidate, "first")
+            if known is not None:
+                self._try_early(self.leader)
+                for candidate in known:
+                    if self._affords(candidate):
+                        self._try_early(candidate)
         except KeyboardInterrupt:
-            if not self.found:
+            if not (self.found or self.early):
                 raise
             self.stopped = True
-        return self.leader
+        return self.leader if self.found else self.early[0].placed.candidate
+
+    def _safe(self) -> Iterator[Candidate]:
+        """Return what a narrower search has found, or else dense plans."""
+        starts = () if self.request.bucket is not None else self.narrower.starts
+        known = [self.quick.moved(start.candidate, start.problem) for start in starts]
+        return iter(known) if known else safe(self.quick)
+
+    def _try_early(self, candidate: Candidate) -> None:
+        self.early.append(self._trial(Placed(self.quick, candidate)))
+
+    def over(self) -> bool:
+        """Tell whether the time is up but for the last simulations."""
+        return self.trials.deadline.left() <= self.reserve
+
+    def _check(self) -> None:
+        if self._searching and self.over():
+            raise OutOfTime
 
     def _equal(self) -> Iterator[Candidate]:
         problem = self.problem
@@ -121,6 +128,7 @@ class Search:
         seconds = self.problem.evaluator.one(candidate)
         better = not self.found or seconds < self.least * (1 - SAME)
         self.found = sorted([*self.found, (seconds, candidate)], key=lambda entry: entry[0])
+        self.reserve = self.trials.reserve(len(self.leader.choices))
         if better and self.request.report is not None:
             self.request.report(what, seconds)
 
@@ -143,14 +151,24 @@ class Search:
         """Tell whether the simulated best candidate takes no longer than its rank's own work."""
         leader = self.leader
         if self.simulated[0] is not leader:
-            self.simulated = leader, self._timed(leader) + self._extra(leader)
+            here = Placed(self.problem, leader)
+            self.simulated = leader, self._timed(leader).seconds + self._extra(here)
         return self.simulated[1] <= self.floor * (1 + IDEAL)
 
     def run(self) -> None:
-        """Search until nothing helps."""
+        """Search until nothing helps, or the time is up."""
         if self.over() or self.stopped:
             return
-        whole = Problem(self.request, kept=self.kept, tables=self.tables)
+        self._searching = True
+        try:
+            self._run()
+        except OutOfTime:
+            pass
+        finally:
+            self._searching = False
+
+    def _run(self) -> None:
+        whole = Problem(self.request, kept=self.kept, tables=self.tables, check=self._check)
         first = whole.moved(self.first, self.quick)
         seconds = whole.evaluator.one(first)
         self.problem, self.found = whole, [(seconds, first)]
@@ -195,7 +213,7 @@ class Search:
         if self.over() or library < 0 or not (self.doubt or self.request.lossy):
             return
         kept = Shortlist.of([self.problem.prices.methods[library]])
-        plain = Problem(self.request, kept=kept, tables=self.tables)
+        plain = Problem(self.request, kept=kept, tables=self.tables, check=self._check)
         for late in (plain.late, plain.early):
             found = boundaries(plain, plain.units, late)
             self._improve(self.problem.moved(found, plain))
@@ -292,13 +310,22 @@ class Search:
             return 1.0 if long else 1.0 + 2 * LINEAR
         return 1.0 + 2 * LINEAR if long else NEAR
 
-    def _timed(self, candidate: Candidate) -> float:
-        """Seconds of the simulated iteration."""
-        return iteration(self.problem.plan(candidate, "best"), self.tables.played)
+    def _affords(self, candidate: Candidate) -> bool:
+        return self.trials.affords(len(candidate.choices))
 
-    def _extra(self, candidate: Candidate) -> float:
+    def _trial(self, placed: Placed, known: Known | None = None) -> Trial:
+        """Simulate; a search with a time limit changes first what does not fit into memory."""
+        if self.request.memory is not None and self.trials.deadline.limit is not None:
+            placed = placed._replace(candidate=fit_memory(*placed))
+        return self.trials.run(placed, known)
+
+    def _timed(self, candidate: Candidate) -> Trial:
+        """Simulate one of this problem's candidates."""
+        return self._trial(Placed(self.problem, candidate), self.tables.played)
+
+    def _extra(self, placed: Placed) -> float:
         """Seconds that are expected on top of the predicted ones."""
-        return 0.0 if self.doubt is None else self.doubt.extra(self.problem, candidate)
+        return 0.0 if self.doubt is None else self.doubt.extra(*placed)
 
     def _finalists(self) -> list[Candidate]:
         """The leader, and of the candidates with few launches the best, errors counted."""
@@ -306,7 +333,7 @@ class Search:
         ordered = [candidate for _, candidate in few]
         if self.doubt is not None:
             near = [entry for entry in few if entry[0] <= NEAR * self.least]
-            longer = [seconds + self._extra(candidate) for seconds, candidate in near]
+            longer = [s + self._extra(Placed(self.problem, candidate)) for s, candidate in near]
             ordered = [near[k][1] for k in np.argsort(longer, kind="stable").tolist()]
         found = [self.leader]
         for candidate in ordered:
@@ -314,38 +341,56 @@ class Search:
                 found.append(candidate)
         return found
 
-    def result(self) -> tuple[Candidate, float | None]:
+    def result(self) -> tuple[Placed, float | None]:
         """Return the chosen candidate, within the memory limit, and its simulated seconds.
 
-        The seconds are None where nothing had to be simulated.
+        The seconds are None where nothing had to be simulated. A search with a time limit that has
+        simulated anything returns nothing else.
         """
         chosen, seconds = self._chosen()
         if self.request.memory is not None:
-            smaller = fit_memory(self.problem, chosen)
-            if smaller is not chosen:
-                return smaller, self._timed(smaller)
+            smaller = fit_memory(*chosen)
+            if smaller is not chosen.candidate:
+                seconds, chosen = self._trial(chosen._replace(candidate=smaller))
+                if self.early:
+                    seconds, chosen = self.trials.best
         return chosen, seconds
 
-    def _chosen(self) -> tuple[Candidate, float | None]:
+    def _chosen(self) -> tuple[Placed, float | None]:
         """The best candidate, by simulation where there are several; its simulated s.
 
         If the machine records held-out errors, it is the candidate with the least expected
         iteration among those that are no slower than any baseline.
         """
-        if self.stopped or self.over() or self.request.bucket is not None or self.done():
-            return self.leader, None
-        timed = [(self._timed(candidate), candidate) for candidate in self._finalists()]
-        reach = min(seconds for seconds, _ in timed) * self._play
+        leader = Placed(self.problem, self.leader)
+        if self.early:
+            if self.stopped:
+                seconds, chosen = self.trials.best
+                return chosen, seconds
+            if self.request.bucket is None and not self.over() and self.done():
+                return leader, None
+        elif self.stopped or self.over() or self.request.bucket is not None or self.done():
+            return leader, None
+        timed = [*self.early]
+
+        def time(candidate: Candidate) -> None:
+            new = Placed(self.problem, candidate) not in (trial.placed for trial in timed)
+            if new and self._affords(candidate):
+                timed.append(self._timed(candidate))
+
+        for candidate in self._finalists():
+            time(candidate)
+        reach = min(trial.seconds for trial in timed) * self._play
         for seconds, candidate in self.rivals:
-            known = any(candidate == other for _, other in timed)
-            if seconds <= self._near(candidate) * reach and not known:
-                timed.append((self._timed(candidate), candidate))
-        rivals = [candidate for _, candidate in self.rivals]
-        shortest = min(seconds for seconds, _ in timed)
-        baseline = min([s for s, c in timed if c in rivals], default=np.inf)
+            if seconds <= self._near(candidate) * reach:
+                time(candidate)
+        rivals = [Placed(self.problem, candidate) for _, candidate in self.rivals]
+        rivals += [t.placed for t in self.early if t.placed.candidate is not self.first]
+        shortest = min(trial.seconds for trial in timed)
+        baseline = min([t.seconds for t in timed if t.placed in rivals], default=np.inf)
         limit = min(shortest * self._play, max(baseline, shortest)) * (1 + SAME)
-        allowed = [entry for entry in timed if entry[0] <= limit]
-        seconds, chosen = min(allowed, key=lambda entry: entry[0] + self._extra(entry[1]))
+        allowed = [trial for trial in timed if trial.seconds <= limit]
+        seconds, chosen = min(allowed, key=lambda trial: trial.seconds + self._extra(trial.placed))
         return chosen, seconds
 
     @property

@@ -127,6 +127,7 @@ def boundaries(problem: Problem, units: Sequence[Unit], late: bool) -> Candidate
     streams = Clocks(1, clock.overlap)
     streams.free["compute"] = np.array([[backward]])
     for last in range(segments.size):
+        problem.check()
         here = by_last[edges[last] : edges[last + 1]]
         before = clocks[segments.start[here]]  # (segments, labels, 4)
         found, where = [], []

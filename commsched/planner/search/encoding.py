@@ -11,6 +11,7 @@ from commsched.planner.search.timing import iteration
 from commsched.program.parts import gather_seconds, mean_seconds
 from commsched.program.registry import STRATEGIES
 
+PLACES = 3  # at most, each of which is simulated
 APART = "apart"  # the default: encoding and decoding have threads of their own
 GAIN = 0.01  # share of the iteration that another place has to save, at the least
 

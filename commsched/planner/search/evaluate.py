@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from commsched.arrays import Floats, Ints
+from commsched.planner.deadline import Check, go_on
 from commsched.planner.search.prices import PricedRows, Prices
 from commsched.planner.space import Bucket, Candidate, MethodChoice, StepClock
 from commsched.simulate.clocks import Clocks
@@ -24,9 +25,16 @@ BATCH = 4096  # candidates whose clocks fit the cache
 class Evaluator:
     """Places the launches of candidates on the clocks of one step that repeats."""
 
-    def __init__(self, clock: StepClock, prices: Prices, lasting: Lasting | None = None) -> None:
+    def __init__(
+        self,
+        clock: StepClock,
+        prices: Prices,
+        lasting: Lasting | None = None,
+        check: Check = go_on,
+    ) -> None:
         self.clock = clock
         self.prices = prices
+        self._check = check
         self._lasting = lasting  # how long launches last instead of their prices
         self.count = 0  # candidates evaluated
         self._remaining = np.array(clock.remaining)
@@ -62,6 +70,7 @@ class Evaluator:
 
     def _batch(self, rows: PricedRows, index: Ints, late: bool) -> Floats:
         """Seconds of some candidates: at least what their tasks take of the cores together."""
+        self._check()
         found = self._placed(rows, index, late)
         if np.isinf(self.clock.capacity):
             return found

@@ -16,6 +16,7 @@ from commsched.exchange.method import Choice, Method, Phase, resolved
 from commsched.machine.library import algorithm_of
 from commsched.net.bucket import BucketSpec
 from commsched.net.sparsity import Sparsity
+from commsched.planner.deadline import Check, go_on
 from commsched.planner.request import Request
 from commsched.planner.search.shortlist import Shortlist, shortlist
 from commsched.planner.space import Bucket, spec_of
@@ -68,8 +69,15 @@ class PriceTables:
 class Prices:
     """Prices of a request's methods; those of equal questions are kept in `tables`."""
 
-    def __init__(self, request: Request, limit: int, tables: PriceTables) -> None:
+    def __init__(
+        self,
+        request: Request,
+        limit: int,
+        tables: PriceTables,
+        check: Check = go_on,
+    ) -> None:
         self.request = request
+        self.check = check
         self.limit = limit
         self.tables = tables
         self.group = request.machine.everyone
@@ -104,6 +112,7 @@ class Prices:
     def _priced(self, method: Method, spec: BucketSpec, limit: int) -> Floats:
         key = limit, spec, method.name
         if key not in self.tables.exact:
+            self.check()
             (self.tables.exact[key],) = _all_seconds([self._work(method, spec)], limit)
         return self.tables.exact[key]
 
@@ -326,6 +335,8 @@ def make_curves(wanted: Sequence[tuple[Prices, int]]) -> None:
     }
     left = [(prices, method, prices.refined(method)) for prices, method in new.values()]
     while left:
+        for prices, *_ in left:
+            prices.check()
         sizes = [next(steps, None) for *_, steps in left]
         left = [one for one, some in zip(left, sizes, strict=True) if some is not None]
         asked = [

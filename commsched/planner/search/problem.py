@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from commsched.exchange.method import Method
 from commsched.exchange.pair import LIBRARY
 from commsched.exchange.registry import find_method
 from commsched.plan.model import Plan
+from commsched.planner.deadline import Check, go_on
 from commsched.planner.launches import with_methods
 from commsched.planner.limits.error_budget import ErrorBudget
 from commsched.planner.request import Request
@@ -40,7 +41,8 @@ BASELINES: Registry[Baseline] = Registry("baseline planner", "commsched.planner.
 class Problem:
     """What planners search in; `quick` prices by closed forms only, and fewer methods.
 
-    `tables` are prices of another problem with the same net and machine.
+    `tables` are prices of another problem with the same net and machine. `check` is called while
+    prices and candidates are computed; what it raises ends the search.
     """
 
     def __init__(
@@ -50,12 +52,14 @@ class Problem:
         quick: bool = False,
         kept: Shortlist | None = None,
         tables: PriceTables | None = None,
+        check: Check = go_on,
     ) -> None:
         self.request = request
+        self.check = check
         self.clock = StepClock.of(request)
         self.guard = ErrorBudget(request)
         self.tables = tables or PriceTables()
-        self.prices = Prices(request, 0 if quick else price.LIMIT, self.tables)
+        self.prices = Prices(request, 0 if quick else price.LIMIT, self.tables, check)
         sizes = [t.numel for t in request.net.tensors.values()] or [1]
         least = max(1, min(sizes) // MOST_PARTS)
         self.prices.least, self.prices.most = least, max(sum(sizes), least + 1)
@@ -69,7 +73,7 @@ class Problem:
             )
         for name in request.force.values():
             self.prices.add(find_method(name))
-        self.evaluator = Evaluator(self.clock, self.prices)
+        self.evaluator = Evaluator(self.clock, self.prices, check=check)
 
     def _chosen(self, sizes: list[int], pairs: bool) -> Shortlist:
         """The methods worth an exact price, under the error budget where there is one."""
@@ -85,12 +89,12 @@ class Problem:
     def rough(self, methods: Iterable[Method]) -> "Problem":
         """Return the problem of the same request with other methods, priced by closed forms."""
         kept = Shortlist.of(methods)
-        return Problem(self.request, quick=True, kept=kept, tables=self.tables)
+        return Problem(self.request, quick=True, kept=kept, tables=self.tables, check=self.check)
 
     def lasting(self, how_long: Lasting) -> "Problem":
         """Return this problem with other durations of launches; candidates fit both problems."""
         other = copy(self)
-        other.evaluator = Evaluator(self.clock, self.prices, how_long)
+        other.evaluator = Evaluator(self.clock, self.prices, how_long, self.check)
         return other
 
     @cached_property
@@ -224,3 +228,25 @@ class Problem:
         if STRATEGIES[request.strategy].sums_every_step:
             params["overlap"] = "forward" if candidate.late else "backward"
         return replace(plan, params=params, planner=planner)
+
+
+class Placed(NamedTuple):
+    """A candidate, and the problem that numbers its methods."""
+
+    problem: Problem
+    candidate: Candidate
+
+    @property
+    def names(self) -> set[str]:
+        """The names of its methods."""
+        return {self.problem.prices.methods[c.method].name for c in self.candidate.choices}
+
+
+class Narrower(NamedTuple):
+    """What searches among fewer methods have found."""
+
+    starts: Sequence[Placed] = ()  # candidates to improve on
+    methods: frozenset[str] = frozenset()  # baselines by these alone were asked there
+
+
+NO_SEARCH = Narrower()

@@ -1,0 +1,75 @@
+"""Simulated plans of a search, and whether its time allows one more."""
+
+from collections.abc import Iterator
+from math import inf
+from typing import NamedTuple
+
+from commsched.planner.deadline import Deadline
+from commsched.planner.search.problem import BASELINES, Placed, Problem
+from commsched.planner.search.timing import iteration
+from commsched.planner.space import Candidate
+from commsched.simulate.engine import Known
+
+LAST = 6  # simulations at the end of a search for which time is put aside
+SPARE = 0.25  # share of the time limit that more than one of them may take
+
+
+class Trial(NamedTuple):
+    """A candidate and its simulated iteration."""
+
+    seconds: float
+    placed: Placed
+
+
+class Trials:
+    """What a search has simulated.
+
+    A simulation is expected to take no longer than an earlier one of as many launches or more, and
+    per launch no longer than one of fewer.
+    """
+
+    def __init__(self, deadline: Deadline) -> None:
+        self.deadline = deadline
+        self.all: list[Trial] = []
+        self._took: list[tuple[int, float]] = []  # launches, s of the clock
+        self._known: Known = {}
+
+    def run(self, placed: Placed, known: Known | None = None) -> Trial:
+        """Simulate a candidate."""
+        began = self.deadline.now()
+        known = self._known if known is None else known
+        found = Trial(iteration(placed.problem.plan(placed.candidate, "best"), known), placed)
+        launches = len(placed.candidate.choices)
+        self._took.append((launches, self.deadline.now() - began))
+        self.all.append(found)
+        return found
+
+    def expected(self, launches: int) -> float:
+        """Return how many s the next simulation takes at most; 0 before the first one."""
+        each = (took * max(1.0, launches / count) for count, took in self._took)
+        return min(each, default=0.0)
+
+    def affords(self, launches: int, count: int = 1) -> bool:
+        """Tell whether `count` more simulations end in time."""
+        return count * self.expected(launches) <= self.deadline.left()
+
+    def reserve(self, launches: int) -> float:
+        """Seconds for the last simulations of a search: of one, and of more if they are short."""
+        limit, each = self.deadline.limit, self.expected(launches)
+        if limit is None:
+            return 0.0
+        return max(each, min(LAST * each, SPARE * limit))
+
+    @property
+    def best(self) -> Trial:
+        """The shortest iteration."""
+        return min(self.all, key=lambda trial: trial.seconds)
+
+
+def safe(problem: Problem) -> Iterator[Candidate]:
+    """Yield dense plans that are soon made: one bucket, then those of DistributedDataParallel."""
+    size = problem.request.bucket
+    whole = problem.uniform(problem.filled(inf if size is None else size), problem.early)
+    yield problem.within(whole)
+    if size is None:
+        yield problem.within(BASELINES["ddp-25mb"](problem))
