@@ -22,7 +22,8 @@ def swept(plan: Path, table: str, case: str, ranks: int, *words: str) -> Trials:
     net, strategy = TABLES[table].name, plan_file.read(plan).strategy
     line = ["train", "--net", net, "--strategy", strategy, "--plan", str(plan)]
     line += ["--steps", "44", "--evaluate", "22", "--folds", "1", "--seeds", "2", "--rate", "0.05"]
-    line += ["--sweep", str(path), *words]
+    # The plan's seconds are proportions, which say nothing of this machine.
+    line += ["--sweep", str(path), "--force-size", *words]
     with Job(ranks, [sys.executable, "-m", "commsched", *line]) as job:
         done = job.wait(LIMIT)
     assert done.status == 0, done.output
@@ -54,7 +55,7 @@ def test_a_sweep_goes_on_where_it_was_and_refuses_another_plan(tmp_path, capsys)
     plan, kept = tmp_path / "plan.json", tmp_path / "kept.json"
     plan_file.write(plan, plan_of(KNOWN["dense"], NET, 2, 2))
     line = ["train", "--net", NET.name, "--plan", str(plan), "--together", "--folds", "1"]
-    line += ["--steps", "3", "--sweep", str(kept)]
+    line += ["--steps", "3", "--sweep", str(kept), "--force-size"]
     assert main([*line, "--seeds", "1"]) == 0
     once = trials.read(kept)
     assert main([*line, "--seeds", "2"]) == 0
