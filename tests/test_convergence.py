@@ -9,6 +9,7 @@ import pytest
 from commsched.errors import CommschedError
 from commsched.lab.convergence import table as convergence
 from commsched.lab.convergence import trainings as bench
+from commsched.lab.convergence.again import train_again
 from commsched.lab.convergence.cases import cases, plan_of
 from commsched.lab.convergence.curves import draw_curves, draw_rates
 from commsched.lab.convergence.figure import draw
@@ -136,6 +137,53 @@ def test_seconds_of_a_case_count_its_rates_and_trainings_that_do_not_say():
     made = msgspec.structs.replace(case.trained, trials=trials)
     case = msgspec.structs.replace(case, trained=made, tuned=tuple(tried))
     assert seconds_of(case) == 3 * 4.0 + 9.0 + 2 * 4.0
+
+
+def test_a_training_that_is_made_again_has_the_numbers_of_the_first_and_says_its_seconds(tmp_path):
+    import msgspec
+
+    wanted = ConvergenceRequest(table="digits", names=("dense", "qsgd:4"), folds=1, seeds=1)
+    table = bench.train(wanted, tmp_path, lambda line: None)
+    silent = [without_seconds(case) for case in table.cases]
+    ends = list(silent[1].trained.trials[0].held_out)
+    ends[3] = msgspec.structs.replace(ends[3], loss=9.0)
+    first = msgspec.structs.replace(silent[1].trained.trials[0], held_out=tuple(ends))
+    changed = msgspec.structs.replace(silent[1].trained, trials=(first,))
+    silent[1] = msgspec.structs.replace(silent[1], trained=changed)
+    path = bench.path_of(wanted, tmp_path)
+    convergence.write(path, msgspec.structs.replace(table, cases=tuple(silent)))
+
+    said = []
+    assert train_again(wanted, tmp_path, said.append) == 1
+    assert said[0] == "dense: every number as recorded"
+    assert said[1].startswith("qsgd:4: other numbers from step 88 on; loss at the end ")
+    both = convergence.read(path)
+    assert [case.trained for case in both.cases] == [case.trained for case in silent]
+    assert all(seconds_of(case) == case.again.seconds > 0 for case in both.cases)
+    row = next(x for x in markdown({"digits": both}).splitlines() if "2 of 2" in x)
+    assert row == "| `digits` | 2 of 2 | 1 | 0, 0 | 0.00, 0.00 |"
+    # A case that goes on where it was keeps the training.
+    assert bench.train(wanted, tmp_path, said.append).cases == both.cases
+
+
+def without_seconds(case: CaseResult) -> CaseResult:
+    """The case as records from before the count of seconds have it."""
+    import msgspec
+
+    trials = [msgspec.structs.replace(each, seconds=None) for each in case.trained.trials]
+    made = msgspec.structs.replace(case.trained, trials=tuple(trials))
+    return msgspec.structs.replace(case, trained=made)
+
+
+def test_a_changed_plan_is_not_made_again(tmp_path):
+    wanted = ConvergenceRequest(table="digits", names=("dense",))
+    table = ConvergenceTable(net=NET.name, ranks=4, steps=NET.steps, cases=(trained("dense", 1.0),))
+    bench.path_of(wanted, tmp_path).parent.mkdir()
+    convergence.write(bench.path_of(wanted, tmp_path), table)
+    said = []
+    assert train_again(wanted, tmp_path, said.append) == 1
+    assert said == ["dense: its plan has changed, so that it is trained anew without --again"]
+    assert convergence.read(bench.path_of(wanted, tmp_path)) == table
 
 
 def trained(name: str, *losses: float, right: float = 0.5) -> CaseResult:

@@ -38,6 +38,7 @@ OPTIONS = (
     Option("-j --jobs", "N", "cases that are trained side by side", int, 1),
     Flag("--timed", "measure step times of the trained cases on a testbed"),
     Flag("--cosines", "of trained local losses: compare gradients with the whole loss's"),
+    Flag("--again", "make the first training of each recorded case again, and compare"),
     Flag("--show", "print the existing tables and do nothing else"),
     Option("--hosts", "N", "hosts of the testbed", int, 2),
     Option("--rate", None, "rate of the testbed's ports", default="200mbit"),
@@ -46,7 +47,8 @@ OPTIONS = (
 
 
 def convergence(args: argparse.Namespace) -> None:
-    """Train or time the missing cases, and print the tables."""
+    """Train or time the missing cases, and print the tables; status 1 if --again differs."""
+    from commsched.lab.convergence.again import train_again
     from commsched.lab.convergence.figure import draw
     from commsched.lab.convergence.tables import TABLES
     from commsched.lab.convergence.trainings import kept, train
@@ -58,6 +60,7 @@ def convergence(args: argparse.Namespace) -> None:
             raise CommschedError(f"--table must be one of {', '.join(TABLES)}, got {name!r}")
     names = args.table or (["digits"] if args.quick else list(TABLES))
     requests = [_wanted(args, name) for name in names]
+    different = 0
     if args.timed:
         _time(args, requests)
     elif args.cosines:
@@ -68,15 +71,20 @@ def convergence(args: argparse.Namespace) -> None:
     elif not args.show:
         with workers.processes(args.jobs) if args.jobs != 1 else nullcontext() as beside:
             for wanted in requests:
-                train(wanted, args.folder, _say, beside)
+                if args.again:
+                    different += train_again(wanted, args.folder, _say, beside)
+                else:
+                    train(wanted, args.folder, _say, beside)
     found = {wanted.table: kept(wanted, args.folder) for wanted in requests}
     if not args.show:
         draw(list(found.values()), args.folder / "convergence.png")
     if args.json:
         print(json.dumps({name: _data(each) for name, each in found.items()}, indent=1))
-        return
-    for each in found.values():
-        print("\n".join(_lines(each)))
+    else:
+        for each in found.values():
+            print("\n".join(_lines(each)))
+    if different:
+        raise SystemExit(1)
 
 
 def _wanted(args: argparse.Namespace, name: str) -> "ConvergenceRequest":

@@ -1,7 +1,10 @@
 """What the convergence tables say, as tables of a page in Markdown."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import median
 
+from commsched.lab.convergence.again import left_at
+from commsched.lab.convergence.cases import cases
 from commsched.lab.convergence.table import (
     CaseResult,
     ConvergenceTable,
@@ -9,8 +12,9 @@ from commsched.lab.convergence.table import (
     against,
     differences,
 )
+from commsched.lab.convergence.tables import TABLES
 from commsched.lab.convergence.targets import Target, targets
-from commsched.lab.convergence.tuning import best
+from commsched.lab.convergence.tuning import FACTORS, best
 from commsched.train.trials import Mean, mean
 from commsched.units import nbytes
 
@@ -40,6 +44,7 @@ def markdown(tables: Mapping[str, ConvergenceTable]) -> str:
         if any(case.cosines for case in table.cases):
             lines += ["", COSINES, "", *_cosines(table)]
     lines += ["", "### Time", "", *_times(tables)]
+    lines += ["", "### Made again", "", *_made_again(tables)]
     return "\n".join(lines) + "\n"
 
 
@@ -98,25 +103,87 @@ def _times(tables: Mapping[str, ConvergenceTable]) -> Iterator[str]:
         trained = sum(len(case.trained.trials) for case in table.cases)
         tried = sum(one.trainings for case in table.cases for one in case.tuned)
         unknown = len(table.cases) - len(known)
-        rows.append((f"`{name}`", trained, tried, sum(known) / 3600, unknown))
+        hours = sum(known) / 3600, _whole(name, table) / 3600
+        rows.append((f"`{name}`", trained, tried, hours[0], unknown, hours[1]))
     every = list(zip(*rows, strict=True))[1:]
     rows.append(("all", *(sum(column) for column in every)))
-    head = ("table", "trainings", "and to choose rates", "hours of one core", "cases without hours")
-    written = [(name, f"{a}", f"{b}", f"{hours:.2f}", f"{c}") for name, a, b, hours, c in rows]
+    head = (
+        "table",
+        "trainings",
+        "and to choose rates",
+        "hours of one core",
+        "cases without hours",
+        "hours of every case, tuned",
+    )
+    written = [
+        (name, f"{a}", f"{b}", f"{hours:.2f}", f"{c}", f"{whole:.2f}")
+        for name, a, b, hours, c, whole in rows
+    ]
     return _rows(head, written)
 
 
-def seconds_of(case: CaseResult) -> float | None:
-    """Return the seconds of a core for a case; None if no training says its own.
+def _whole(name: str, table: ConvergenceTable) -> float:
+    """Return the seconds of a core for every case of a table, with all trainings and five rates.
 
-    Trainings that do not say take the mean of those that do.
+    Cases without seconds take the mean of the others; 0 if no case has seconds.
     """
-    known = [each.seconds for each in case.trained.trials if each.seconds is not None]
+    net = TABLES[name]
+    known = {case.name: each for case in table.cases if (each := seconds_each(case)) is not None}
     if not known:
+        return 0.0
+    usual = mean(list(known.values())).value
+    trainings = net.folds * net.seeds + len(FACTORS) * net.tries
+    return trainings * sum(known.get(case.name, usual) for case in cases(name))
+
+
+def seconds_of(case: CaseResult) -> float | None:
+    """Return the seconds of a core for all trainings of a case; None if none says its own."""
+    each = seconds_each(case)
+    if each is None:
         return None
-    each = mean(known).value
     tuned = (each * one.trainings if one.seconds is None else one.seconds for one in case.tuned)
     return each * len(case.trained.trials) + sum(tuned)
+
+
+def seconds_each(case: CaseResult) -> float | None:
+    """Return the mean seconds of a training; None if none says its own.
+
+    Where the recorded ones are silent, the training that was made again counts.
+    """
+    known = [each.seconds for each in case.trained.trials if each.seconds is not None]
+    if not known and case.again is not None and case.again.seconds is not None:
+        known = [case.again.seconds]
+    return mean(known).value if known else None
+
+
+def _made_again(tables: Mapping[str, ConvergenceTable]) -> Iterator[str]:
+    """Yield a line for each table: how far first trainings that were made again are from theirs."""
+    rows = []
+    for name, table in tables.items():
+        pairs = [(x.trained.trials[0], x.again) for x in table.cases if x.again is not None]
+        if not pairs:
+            continue
+        equal = sum(left_at(old, new) is None for old, new in pairs)
+        ends = [(old.end.loss, new.end.loss) for old, new in pairs]
+        gaps = [abs(a - b) for a, b in ends if a is not None and b is not None]
+        points = [abs(old.end.accuracy - new.end.accuracy) for old, new in pairs]
+        rows.append(
+            (
+                f"`{name}`",
+                f"{len(pairs)} of {len(table.cases)}",
+                f"{equal}",
+                f"{median(gaps):.2g}, {max(gaps):.2g}" if gaps else "",
+                f"{100 * median(points):.2f}, {100 * max(points):.2f}",
+            )
+        )
+    head = (
+        "table",
+        "cases made again",
+        "every number equal",
+        "losses apart, nats: median, most",
+        "right apart, points: median, most",
+    )
+    return _rows(head, rows)
 
 
 def _points_of(curve: Sequence[float]) -> str:

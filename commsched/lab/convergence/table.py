@@ -76,6 +76,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     times: tuple[StepTimes, ...] = ()
     tuned: tuple[Tried, ...] = ()  # by rate; empty: the rate is the table's
     cosines: tuple[LayerCosine, ...] = ()  # of local losses
+    again: Trial | None = None  # the first training, made once more
 
     @property
     def accuracy(self) -> Mean:

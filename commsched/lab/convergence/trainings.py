@@ -14,7 +14,7 @@ from commsched.errors import CommschedError
 from commsched.lab.convergence import table as convergence
 from commsched.lab.convergence.cases import Case, cases, plan_of, rate_of
 from commsched.lab.convergence.table import ConvergenceTable
-from commsched.lab.convergence.tables import TABLES
+from commsched.lab.convergence.tables import TABLES, CaseNet
 from commsched.lab.convergence.tuning import best, forget, tuned
 from commsched.plan import file as plan_file
 from commsched.run.job import start as job
@@ -170,10 +170,7 @@ def _trained(
     stem = folder / wanted.table / case.name.replace(":", "-")
     path, sweep = stem.with_name(f"{stem.name}.plan.json"), stem.with_name(f"{stem.name}.json")
     plan_file.write(path, plan)
-    words = ["train", "--net", net.name, "--strategy", case.strategy, "--plan", str(path)]
-    words += ["--steps", str(net.steps), "--evaluate", str(net.period), "--batch", str(net.batch)]
-    # The net's seconds are proportions, which say nothing of this machine.
-    words += ["--optimizer", case.optimizer, "--force-size"]
+    words = words_of(case, net, path)
     planned = old is not None and old.trained.plan == plan.hash
     tried = old.tuned if old is not None and planned else ()
     if wanted.tune:
@@ -202,4 +199,13 @@ def _trained(
         times=times,
         tuned=tried,
         cosines=old.cosines if old is not None and same else (),
+        again=old.again if old is not None and same else None,
     )
+
+
+def words_of(case: Case, net: CaseNet, plan: Path) -> list[str]:
+    """Return the command of a case's trainings without rate, folds and seeds."""
+    words = ["train", "--net", net.name, "--strategy", case.strategy, "--plan", str(plan)]
+    words += ["--steps", str(net.steps), "--evaluate", str(net.period), "--batch", str(net.batch)]
+    # The net's seconds are proportions, which say nothing of this machine.
+    return [*words, "--optimizer", case.optimizer, "--force-size"]

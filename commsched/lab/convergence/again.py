@@ -1,0 +1,92 @@
+"""The first training of each case made again: whether its numbers hold, and what it costs."""
+
+import tempfile
+from concurrent.futures import Executor
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from commsched.errors import CommschedError
+from commsched.lab.convergence import table as convergence
+from commsched.lab.convergence.cases import Case, plan_of
+from commsched.lab.convergence.table import CaseResult
+from commsched.lab.convergence.tables import TABLES
+from commsched.lab.convergence.trainings import (
+    LIMIT,
+    ConvergenceRequest,
+    Say,
+    chosen,
+    kept,
+    path_of,
+    words_of,
+)
+from commsched.plan import file as plan_file
+from commsched.run.job import start as job
+from commsched.train import trials
+from commsched.train.trials import Trial
+
+
+def train_again(
+    wanted: ConvergenceRequest, folder: Path, say: Say, beside: Executor | None = None
+) -> int:
+    """Make the first training of each recorded case again, here or by processes `beside`.
+
+    The table keeps both trainings. Return the number of cases whose numbers are not equal, or
+    whose training failed.
+    """
+    table = kept(wanted, folder)
+    known = [(case, old) for case in chosen(wanted) if (old := table.case(case.name)) is not None]
+    make = partial(_made_again, wanted)
+    different = 0
+    for (case, old), found in zip(
+        known, map(make, known) if beside is None else beside.map(make, known), strict=True
+    ):
+        if isinstance(found, CommschedError):
+            different += 1
+            say(f"{case.name}: {found}")
+            continue
+        table = table.with_case(msgspec.structs.replace(old, again=found))
+        convergence.write(path_of(wanted, folder), table)
+        first = old.trained.trials[0]
+        different += (step := left_at(first, found)) is not None
+        say(
+            f"{case.name}: every number as recorded"
+            if step is None
+            else f"{case.name}: other numbers from step {step} on; loss at the end"
+            f" {found.end.loss}, recorded {first.end.loss}"
+        )
+    return different
+
+
+def left_at(old: Trial, new: Trial) -> int | None:
+    """Return the step whose score is the first that differs; the last step if only bytes do."""
+    pairs = zip(old.held_out, new.held_out, strict=True)
+    last = old.end.steps if old.sent_bytes != new.sent_bytes else None
+    return next((one.steps for one, other in pairs if one != other), last)
+
+
+def _made_again(
+    wanted: ConvergenceRequest, known: tuple[Case, CaseResult]
+) -> Trial | CommschedError:
+    """Make one training in one process."""
+    case, old = known
+    net, first = TABLES[wanted.table], old.trained.trials[0]
+    plan = plan_of(case, net, wanted.hosts, wanted.lanes)
+    if plan.hash != old.trained.plan:
+        return CommschedError("its plan has changed, so that it is trained anew without --again")
+    with tempfile.TemporaryDirectory() as scratch:
+        path, sweep = Path(scratch, "plan.json"), Path(scratch, "sweep.json")
+        plan_file.write(path, plan)
+        # All other trainings, so that the sweep makes this one.
+        others = tuple(trial for trial in old.trained.trials if trial is not first)
+        trials.write(sweep, msgspec.structs.replace(old.trained, trials=others))
+        words = [*words_of(case, net, path), "--rate", repr(old.trained.made["--rate"])]
+        words += ["--sweep", str(sweep), "--folds", "1", "--seeds", "1", "--together"]
+        try:
+            job.commsched(1, words, LIMIT, quiet=True)
+        except CommschedError as error:
+            return error
+        found = trials.read(sweep).trials[-1]
+        assert found.key == first.key
+        return found
