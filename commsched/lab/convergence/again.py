@@ -38,10 +38,9 @@ def train_again(
     table = kept(wanted, folder)
     known = [(case, old) for case in chosen(wanted) if (old := table.case(case.name)) is not None]
     make = partial(_made_again, wanted)
+    made = map(make, known) if beside is None else beside.map(make, known)
     different = 0
-    for (case, old), found in zip(
-        known, map(make, known) if beside is None else beside.map(make, known), strict=True
-    ):
+    for (case, old), found in zip(known, made, strict=True):
         if isinstance(found, CommschedError):
             different += 1
             say(f"{case.name}: {found}")
@@ -49,13 +48,11 @@ def train_again(
         table = table.with_case(msgspec.structs.replace(old, again=found))
         convergence.write(path_of(wanted, folder), table)
         first = old.trained.trials[0]
-        different += (step := left_at(first, found)) is not None
-        say(
-            f"{case.name}: every number as recorded"
-            if step is None
-            else f"{case.name}: other numbers from step {step} on; loss at the end"
-            f" {found.end.loss}, recorded {first.end.loss}"
-        )
+        step = left_at(first, found)
+        different += step is not None
+        ends = f"loss at the end {found.end.loss}, recorded {first.end.loss}"
+        other = f"other numbers from step {step} on; {ends}"
+        say(f"{case.name}: {'every number as recorded' if step is None else other}")
     return different
 
 
