@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
 
 from commsched.lab.convergence.table import CaseResult, ConvergenceTable, families
 from commsched.plot.picture import picture
@@ -104,6 +104,7 @@ def _panel(axes: Axes, table: ConvergenceTable, known: Sequence[str]) -> None:
             half = value.half or 0.0
             axes.axhspan(value.value - half, value.value + half, color="0.94", zorder=-1)
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.margins(x=0.14, y=0.12)

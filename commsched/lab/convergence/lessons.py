@@ -75,4 +75,4 @@ def _lost(table: ConvergenceTable, result: CaseResult, reference: CaseResult) ->
 
 
 def _rounded(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
+    return float(f"{value:.{DIGITS}g}") + 0.0  # no -0
