@@ -15,6 +15,7 @@ from tests.support import (
     torch_expert_checks,
     torch_late_checks,
     torch_refusal_checks,
+    torch_sparse_checks,
     torch_strategy_checks,
     torch_timeline_checks,
 )
@@ -25,6 +26,7 @@ assert torch_checkpoint_checks
 assert torch_expert_checks
 assert torch_late_checks
 assert torch_refusal_checks
+assert torch_sparse_checks
 assert torch_strategy_checks
 assert torch_timeline_checks
 
