@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import NoReturn, TypeVar
-
-from tqdm import tqdm
+from typing import Any, TypeVar
 
 from commsched.terminal import printable, screen
 
@@ -40,8 +38,10 @@ def progress_visible() -> bool:
     return False
 
 
-def progress(total: int, unit: str, what: str = "") -> "tqdm[NoReturn]":
-    """Return a bar that appears after `QUIET` seconds; use it as a context, and `update` it."""
+def progress(total: int, unit: str, what: str = "") -> Any:
+    """Return tqdm's bar, which appears after `QUIET` seconds; a context with `update`."""
+    from tqdm import tqdm  # ranks, which show nothing, begin without it
+
     return tqdm(
         total=total,
         unit=unit,
@@ -59,12 +59,16 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
 
     Yields a function that takes what the work does now.
     """
+    if not screen().isatty():
+        yield lambda _: None
+        return
+    from tqdm import tqdm
+
     what = printable(what)
-    bar: tqdm[NoReturn] = tqdm(
+    bar = tqdm(
         desc=what,
         bar_format="{desc} ({elapsed})",
         delay=QUIET,
-        disable=None,
         leave=False,
         file=screen(),
     )
@@ -78,9 +82,6 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
         bar.set_description_str(f"{what}: {printable(text)}", refresh=False)
 
     with bar:
-        if bar.disable:
-            yield say
-            return
         drawing = threading.Thread(target=beat, daemon=True)
         drawing.start()
         try:
@@ -92,6 +93,8 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
 
 def tell(sentence: str) -> None:
     """Print a line on stderr, above what shows progress."""
+    from tqdm import tqdm
+
     tqdm.write(printable(sentence), file=screen())
 
 
@@ -112,7 +115,9 @@ def progress_bar(what: str, total: int) -> Callable[[int, str], None]:
     Nothing is drawn before the first step is done; the pace leaves out that warm-up step. The last
     step is always drawn, however short the work, and ends the line.
     """
-    drawn: tqdm[NoReturn] | None = None
+    from tqdm import tqdm
+
+    drawn: Any = None
 
     def show(done: int, word: str) -> None:
         nonlocal drawn
