@@ -49,6 +49,7 @@ def accelerator(name: str) -> Accelerator:
     raise CommschedError(f"no device named {name!r}; known: {', '.join(known)}{near}")
 
 
+@cache
 def recognised(name: str) -> Accelerator | None:
     """Find the shipped device whose name stands, as whole words, in the name of a device.
 

@@ -9,6 +9,7 @@ from commsched.planner.auto.learning import may_be_chosen
 from commsched.planner.auto.rows import Row, risky, runner_up
 from commsched.planner.auto.search import Say, Search
 from commsched.planner.request import Request
+from commsched.simulate.engine import Known
 from commsched.units import nbytes
 
 LOST = 0.5  # points of accuracy, or per cent of the loss, that a choice may lose by default
@@ -72,7 +73,8 @@ def choose(
 
 def _with_risks(choice: Choice) -> Choice:
     """Compute the risk of the best row of each strategy."""
-    known = {id(one): risky(one) for one in choice.best}
+    played: Known = {}
+    known = {id(one): risky(one, played) for one in choice.best}
 
     def told(one: Row) -> Row:
         return known.get(id(one), one)

@@ -177,11 +177,14 @@ def _simulated(plan: Plan, known: Known) -> Times:
     return Times(step=step, exposed=exposed, bubble=bubble, sent=sent)
 
 
-def risky(row: Row) -> Row:
-    """Return a row with its risk: what its plan takes on links of a share of their rates."""
+def risky(row: Row, known: Known) -> Row:
+    """Return a row with its risk: what its plan takes on links of a share of their rates.
+
+    known: exchanges of other plans on those links.
+    """
     machine = slower(row.plan.machine, SHARE)
     try:
-        later = times(replace(row.plan, machine=machine))
+        later = times(replace(row.plan, machine=machine), known)
     except CommschedError:  # a plan whose groups no longer fit
         return row
     grown = later.step * row.plan.machine.size / row.batches
