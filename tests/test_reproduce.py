@@ -41,6 +41,7 @@ SLOW = {
     "espresso",
     "fsdp",
     "megatron",
+    "samo",
 }  # whose predictions take seconds or minutes: by night alone
 NAMES = [name for name in PAPERS if sampling.whole or name not in SLOW]
 pytestmark = pytest.mark.timeout(1200 if sampling.whole else 300)  # megatron takes minutes
@@ -151,7 +152,8 @@ def test_the_speed_ups_of_alexnet_come_out_of_the_papers_own_gather_and_compute(
 
 
 def test_systems_that_are_not_modelled_have_no_prediction() -> None:
-    rows = [row for row in found("samo").rows if row.what.startswith(("DeepSpeed", "Sputnik"))]
+    kept = base.read(RECORDED / "samo.json").rows
+    rows = [row for row in kept if row.what.startswith(("DeepSpeed", "Sputnik"))]
     assert len(rows) == 2 * (4 + 4 + 2)
     assert all(row.predicted is None and row.published is not None for row in rows)
 
@@ -200,6 +202,15 @@ def test_the_parts_of_a_batch_are_its_time() -> None:
     found = samo.batch("GPT-3 2.7B", "SAMO", 128, 2)
     parts = sum(found) - found.seconds
     assert parts == pytest.approx(found.seconds, rel=0.01)  # coding is no part
+
+
+def test_the_recorded_batches_of_samo_are_what_is_predicted_today() -> None:
+    """By day on 512 GPUs; the other rows by night."""
+    rows = base.read(RECORDED / "samo.json").rows
+    kept = {row.what: row.predicted for row in rows if row.group == "batch of GPT-3 2.7B"}
+    for system, stages in (("AxoNN", 8), ("SAMO", 2)):
+        found = samo.batch("GPT-3 2.7B", system, 512, stages).seconds
+        assert found == pytest.approx(kept[f"{system}, 512 GPUs"], rel=1e-6)  # other processors
 
 
 @pytest.mark.parametrize(

@@ -136,9 +136,10 @@ def test_a_baseline_stays_what_it_is_and_is_refused():
         make_plan(replace(request, memory=MEMORY(made).total / 2), "all-coo")
 
 
-@pytest.mark.parametrize(
-    ("net", "strategy"), [("gpt3-1.3b", "1f1b"), ("gpt3-13b", "1f1b"), ("gpt3-175b", None)]
-)
+TOO_LARGE = [("gpt3-1.3b", "1f1b"), ("gpt3-13b", "1f1b"), ("gpt3-175b", None)]
+
+
+@pytest.mark.parametrize(("net", "strategy"), sampling.some(TOO_LARGE, 2))
 def test_a_plan_that_does_not_fit_says_so_and_names_a_strategy_that_does(
     net, strategy, tmp_path, capsys
 ):
