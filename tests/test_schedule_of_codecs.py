@@ -12,7 +12,7 @@ from commsched.errors import CommschedError
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.planner.fixed_method import given as planned
-from commsched.planner.method_schedule import scheduled
+from commsched.planner.method_schedule import begun, scheduled
 from commsched.planner.request import Request
 from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES
@@ -190,6 +190,22 @@ def test_a_schedule_is_in_the_plan_and_in_its_hash(tmp_path):
     assert [launch.since for launch in again.launches if launch.purpose == ""] == [0, 0, 3, 3]
     hashes = {plan_of(TOPK, {n: DENSE}, k).hash for n in (3, 4) for k in (2, 3)}
     assert len(hashes) == 4
+
+
+def test_the_first_steps_may_be_dense_and_later_launches_follow_the_plan_s_own():
+    plan = begun(plan_of(TOPK), 2, DENSE)
+    assert [(x.name, x.method, x.since) for x in plan.launches] == [
+        ("b0.0", DENSE, 0),
+        ("b1.0", DENSE, 0),
+        ("b0", TOPK, 2),
+        ("b1", TOPK, 2),
+    ]
+    more = scheduled(plan, {5: "ring+fp16"}, 0)
+    assert [(x.method, x.since) for x in more.launches[4:]] == [("ring+fp16", 5)] * 2
+    with pytest.raises(CommschedError, match=r"--later 2=ring.dense: the step must be at least 3"):
+        scheduled(plan, {2: DENSE}, 0)
+    with pytest.raises(CommschedError, match=r"--first 0=ring.dense: the number of steps"):
+        begun(plan, 0, DENSE)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 OPTIONS = (
+    ListOption("--first", "STEPS=METHOD", "use another method for all buckets in so many steps"),
     ListOption("--later", "STEP=METHOD", "use another method for all buckets from this step on"),
     Option("--refresh", "N", "broadcast the parameters of rank 0 every N steps; 0: never", int, 0),
 )
@@ -23,11 +24,17 @@ def added(
 ) -> "Plan":
     """Return the plan with the method changes and broadcasts of the options, or computed ones."""
     from commsched.cli.arguments import pairs
-    from commsched.planner.method_schedule import scheduled
+    from commsched.planner.method_schedule import begun, scheduled
 
-    later = dict(computed or {})
-    for step, method in pairs(args.later, "--later", "STEP=METHOD").items():
-        if not (step.isascii() and step.isdecimal() and len(step) < 10):
-            raise CommschedError(f"--later {step}={method}: expected STEP=METHOD, a whole number")
-        later[int(step)] = method
+    def steps(given: list[str], option: str, form: str) -> "Mapping[int, str]":
+        found = {}
+        for step, method in pairs(given, option, form).items():
+            if not (step.isascii() and step.isdecimal() and len(step) < 10):
+                raise CommschedError(f"{option} {step}={method}: expected {form}, a whole number")
+            found[int(step)] = method
+        return found
+
+    for number, method in steps(args.first, "--first", "STEPS=METHOD").items():
+        made = begun(made, number, method)
+    later = {**(computed or {}), **steps(args.later, "--later", "STEP=METHOD")}
     return scheduled(made, later, args.refresh)

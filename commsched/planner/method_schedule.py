@@ -1,6 +1,6 @@
 """Adds to a plan of `sync` what changes over a training: other methods, parameters broadcast."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from commsched.errors import CommschedError
@@ -25,12 +25,12 @@ def scheduled(plan: Plan, later: Mapping[int, str], refresh: int) -> Plan:
             "--later and --refresh are for strategy 'sync', whose ranks all hold the same"
             f" parameters, got {plan.strategy!r}"
         )
-    found = [*plan.launches]
+    found, since = [*plan.launches], max((launch.since for launch in plan.launches), default=0)
     for number, (step, name) in enumerate(sorted(later.items()), 1):
-        if step < 1:
-            raise CommschedError(f"--later {step}={name}: the step must be at least 1")
+        if step <= since:
+            raise CommschedError(f"--later {step}={name}: the step must be at least {since + 1}")
         method = find_method(name)
-        for launch in plan.launches:
+        for launch in (launch for launch in plan.launches if launch.since == since):
             method.phases(
                 plan.spec(launch), plan.group(launch)
             )  # a pair that is not legal says why
@@ -38,10 +38,31 @@ def scheduled(plan: Plan, later: Mapping[int, str], refresh: int) -> Plan:
             found.append(replace(launch, name=label, method=method.name, since=step, reason=None))
     if refresh:
         found += _broadcasts(plan, refresh)
-    made = replace(plan, launches=tuple(found), iteration=0.0, bound=0.0, alternatives=())
+    return _added(plan, found)
+
+
+def _added(plan: Plan, launches: Iterable[Launch]) -> Plan:
+    made = replace(plan, launches=tuple(launches), iteration=0.0, bound=0.0, alternatives=())
     STRATEGIES[plan.strategy].lower(made, 0, {})
     made.check()
     return made
+
+
+def begun(plan: Plan, step: int, method: str) -> Plan:
+    """The plan from a step on, before which all its buckets go by another method.
+
+    PyTorch's PowerSGD hook sums its first steps dense (`start_powerSGD_iter`), and so does 1-bit
+    Adam (Tang et al., ICML 2021), as early gradients change too fast for what is left behind.
+    """
+    if step < 1:
+        raise CommschedError(f"--first {step}={method}: the number of steps must be at least 1")
+    if not STRATEGIES[plan.strategy].changes:
+        raise CommschedError(f"--first is for strategy 'sync', got {plan.strategy!r}")
+    first = [
+        replace(launch, name=f"{launch.name}.0", method=find_method(method).name, reason=None)
+        for launch in plan.launches
+    ]
+    return _added(plan, (*first, *(replace(launch, since=step) for launch in plan.launches)))
 
 
 def _broadcasts(plan: Plan, every: int) -> list[Launch]:

@@ -37,6 +37,7 @@ from commsched.run.handover import (
     check_rows,
     check_strategy,
     places_of,
+    since_of,
 )
 from commsched.run.job import agree
 from commsched.run.job.clock import now
@@ -70,7 +71,8 @@ class Exchanger:
     "backward/LAYER" lasts from the span before until the gradients of LAYER and of all later layers
     are there, and "BUCKET/apply" from `wait` until the next `wait` for another bucket.
 
-    A tensor that exceeds the plan's error budget is summed dense from the third step after, with
+    Launches that begin later (`commsched plan --later`) replace those before them in that step. A
+    tensor that exceeds the plan's error budget is summed dense from the third step after, with
     its unsent part. With `replan`, such as `commsched.replanned`, rank 0 plans anew once densities
     or exchanges differ from the plan's. Rank 0 prints both, and the timeline's metadata has them.
 
@@ -104,8 +106,7 @@ class Exchanger:
     ) -> None:
         agree.check_comm(comm)
         self._parameters, self._replan = parameters, replan
-        self._skip_overflow = skip_overflow
-        self._device = device
+        self._skip_overflow, self._device = skip_overflow, device
         self.timeline = None if timeline is None else Path(timeline)
         self._record = None if record is None else Path(record)
         self._timeout = timeout
@@ -115,7 +116,7 @@ class Exchanger:
             agree.check_plan(self._plan, comm)
             agree.check_files({"timeline": timeline, "record": record}, comm)
         self._user_comm = comm
-        self._places = places_of(self._plan)
+        self._since, self._places = 0, places_of(self._plan)  # first step of the launches in use
         self.names = tuple(self._places)
         self._handover = Handover(self._plan.net, self._places)
         self._caller = Caller()
@@ -132,7 +133,7 @@ class Exchanger:
             if path is not None:
                 check_writable(path)
         checked = checked_plan(plan) if isinstance(plan, Plan) else read_plan(plan)
-        check_strategy(checked, self._parameters is not None)
+        check_strategy(checked, self._parameters is not None, self._replan is not None)
         return checked
 
     def __enter__(self) -> "Exchanger":
@@ -140,10 +141,9 @@ class Exchanger:
             raise CommschedError("an Exchanger works in one with block only; create a new one")
         plan = self._plan
         self._measurement: Measurement | None = None
-        self._recording: Recording | None = None
-        if self._record is not None and self._user_comm.rank == 0:
-            self._recording = Recording(self._record)
-        recorder = Recorder(self._user_comm.rank)
+        rank = self._user_comm.rank
+        self._recording = Recording(self._record) if self._record and rank == 0 else None
+        recorder = Recorder(rank)
         self._switch = sys.getswitchinterval()  # an engine shortens it
         with watchdog(self._user_comm, "Exchanger", self._timeout, "timeout") as dog:
             self._comm = self._user_comm.Dup()
@@ -165,14 +165,14 @@ class Exchanger:
             self._engine.buckets.skips_overflow = self._skip_overflow
             told = (source, self._measurement, self._replan)
             self._changes = Changes(self._engine, self._comm, *told)
-        self._lower(plan)
+        self._lower(plan, self._since)
         self._engine.start()
         if self._measurement is not None:
             self._measurement.wait_for_start()
         self._lane = CallerLane(self._engine)
         return self
 
-    def _lower(self, plan: Plan, step: int = 1) -> Sequence[Op]:
+    def _lower(self, plan: Plan, step: int) -> Sequence[Op]:
         """Note a plan's operations other than the caller's compute; return all."""
         assert self._engine is not None
         whole = STRATEGIES[plan.strategy].lower(plan, step, self._engine.buckets.decisions)
@@ -186,9 +186,12 @@ class Exchanger:
 
     def _submit(self, engine: Engine) -> None:
         """Queue the operations of the step that begins."""
+        step = self._handover.step
         if self._updates is not None:
-            self._updates.begin(self._lower(self._plan, self._handover.step))
-        engine.submit(replace(self._program, step=self._handover.step))
+            self._updates.begin(self._lower(self._plan, step))
+        elif since_of(self._plan, step) != self._since:
+            self._now_by(self._plan)
+        engine.submit(replace(self._program, step=step))
         self._lane.begin()
         self._caller.as_rows.clear()
 
@@ -233,8 +236,9 @@ class Exchanger:
 
     def _now_by(self, plan: Plan) -> None:
         """Note the operations of a plan that the engine follows, and where its tensors travel."""
-        self._lower(plan)
-        self._places = places_of(plan)
+        self._since = since_of(plan, max(self._handover.step, 0))
+        self._lower(plan, self._since)
+        self._places = places_of(plan, self._since)
         self.names = tuple(self._places)
         self._caller.whole.clear()
 
@@ -391,9 +395,6 @@ class Exchanger:
 
     def _mark(self, all_of_them: bool = False) -> None:
         """Post the layers whose backward is over, so that their buckets may travel."""
-        assert self._engine is not None
         step = self._handover.step
-        if step < 0:
-            return
-        for layer in self._handover.completed(all_of_them):
+        for layer in self._handover.completed(all_of_them) if step >= 0 else ():
             self._lane.complete(step, layer)

@@ -15,6 +15,7 @@ from commsched.net.bucket import Piece
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.plan import file as plan_file
 from commsched.plan.model import Launch, Plan
+from commsched.planner.method_schedule import begun, scheduled
 from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
 from commsched.timeline import check
@@ -249,6 +250,42 @@ def test_another_plan_from_the_next_step_on_loses_nothing():
             for name in SHAPES:
                 got[name] += exchanger.wait(name) if sums is None else sums[name]
     equal(got, {n: sum(total(step, WORLD.size)[n] for step in range(3)) for n in SHAPES})
+
+
+@pytest.mark.groups(2, 3)
+def test_launches_that_begin_later_take_over_and_lose_nothing():
+    """A plan that drops in its first two steps: all sums together are all gradients."""
+    lossy = make_plan(methods=["all-gather+topk:0.2"], mean=False)
+    plan = scheduled(lossy, {2: "ring+dense"}, refresh=0)
+    got = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
+    dense = []
+    with Exchanger(plan, WORLD) as exchanger:
+        for step in range(4):
+            dense.append(one_step(exchanger, step, WORLD.rank))
+            for name in SHAPES:
+                got[name] += dense[-1][name]
+    equal(got, {n: sum(total(step, WORLD.size)[n] for step in range(4)) for n in SHAPES})
+    equal(dense[3], total(3, WORLD.size))
+
+
+@pytest.mark.groups(2)
+def test_dense_first_steps_are_those_of_a_dense_plan_and_later_ones_of_the_lossy_plan():
+    lossy, dense = make_plan(methods=["all-gather+topk:0.2"]), make_plan(methods=["ring+dense"])
+    both = begun(lossy, 2, "ring+dense")
+    with Exchanger(dense, WORLD) as first:
+        want = [one_step(first, step, WORLD.rank) for step in range(2)]
+    with Exchanger(lossy, WORLD) as then:
+        want += [one_step(then, step, WORLD.rank) for step in (2, 3)]
+    with Exchanger(both, WORLD) as exchanger:
+        got = [one_step(exchanger, step, WORLD.rank) for step in range(4)]
+        kept = exchanger.kept()
+    for mine, theirs in zip(got, want, strict=True):
+        equal(mine, theirs)
+    with Exchanger(lossy, WORLD) as then, Exchanger(both, WORLD) as again:
+        for step in (2, 3):
+            one_step(then, step, WORLD.rank)
+        again.restore(kept)
+        equal(one_step(again, 4, WORLD.rank), one_step(then, 4, WORLD.rank))
 
 
 @pytest.mark.parametrize("handed", [0, 1, 3, 5])

@@ -12,8 +12,11 @@ import torch.distributed as dist
 from mpi4py import MPI
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
+from commsched.exchange.pair import LIBRARY
+from commsched.exchange.registry import find_method
 from commsched.lab.peers.models import Training
 from commsched.lab.peers.record import ALONE
+from commsched.planner.method_schedule import begun
 from commsched.program.read_plan import read_plan
 from commsched.program.registry import STRATEGIES
 from commsched.run.job import agree
@@ -21,7 +24,7 @@ from commsched.torch.attach import attach
 
 CAPS = (1, 5, 25, 100)  # MB of a bucket of DistributedDataParallel
 POWER_RANKS = (1, 4)  # of PowerSGD
-BEGIN = 2  # step from which PowerSGD compresses
+BEGIN = 2  # step from which PowerSGD and our lossy plans compress
 
 Wrap = Callable[[Training], Any]  # -> what computes in the place of the model
 
@@ -114,6 +117,8 @@ class _PowerSgd:
 def _attached(path: Path, comm: MPI.Intracomm, training: Training) -> Any:
     """Follow a plan; one that hides exchanges under the next forward pass needs the optimizer."""
     plan = read_plan(path)
+    if not all(find_method(launch.method).lossless for launch in plan.launches):
+        plan = begun(plan, BEGIN, LIBRARY)
     late = STRATEGIES[plan.strategy].settings(plan)["overlap"] == "forward"
     attach(training.model, plan, comm, update_in_forward=training.optimizer if late else None)
     return training.model

@@ -211,8 +211,10 @@ class Communication(threading.Thread):
         exchange: Exchange | None = None
         if op.launch < 0 or not find_method(self._plan.launches[op.launch].method).sharded:
             exchange = prepared(schedule, held, comm, tag, path, self._landing[op.stream])
+        # Asking what has no such methods takes as long as a short exchange.
+        repeats = exchange is not None or schedule.library
         exchange = exchange or begin(schedule, held, comm, tag, path)
-        if isinstance(exchange, Repeated):
+        if repeats and isinstance(exchange, Repeated):
             self._prepared[key] = exchange
         return exchange
 
