@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
+from commsched.plan import file as plan_file
 from commsched.run.job.lock import locked
 from commsched.train.packing import packed, unpacked
 from tests.test_train import started, train
@@ -86,6 +88,17 @@ def test_a_folder_without_one_is_refused(tmp_path):
 )
 def test_a_checkpoint_of_another_training_is_refused(copy, more, message):
     assert message in refused(RANKS, copy, "--resume", *more)
+
+
+def test_a_checkpoint_of_another_plan_is_refused(copy, tmp_path):
+    made = plan_file.read(copy / "plan.json")
+    other = replace(made, seed=made.seed + 1)
+    plan_file.write(tmp_path / "other.json", other)
+    words = (*SHORT[: SHORT.index("--method")], "--plan", str(tmp_path / "other.json"))
+    words += ("--steps", "9", "--checkpoint", str(copy), "--resume")
+    done = started(RANKS, *words)
+    assert done.status == 2, done.output
+    assert f"belongs to plan {made.hash[:8]}" in done.output
 
 
 def test_a_checkpoint_of_other_ranks_is_refused(copy):
