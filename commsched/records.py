@@ -12,7 +12,7 @@ field that has its default value is left out of the file, unless it is REQUIRED 
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache, partial
 from math import isfinite
@@ -135,16 +135,37 @@ Rounded = Annotated[float, NUMBER]
 Source = Annotated[str, REQUIRED, STATED]
 
 
+def changed(record: T, kind: str = "", /, **values: Any) -> T:
+    """Return a record with other values of some fields, the only ones that are checked and rounded.
+
+    Much faster than `dataclasses.replace`. For records with slots whose further rules hold whatever
+    these values are; errors name `kind`.
+    """
+    cls: Any = type(record)
+    made: T = object.__new__(cls)
+    put = object.__setattr__
+    for name in cls.__slots__:
+        put(made, name, values[name] if name in values else getattr(record, name))
+    normalise(made, kind, only=values)
+    return made
+
+
 def check_name(kind: str, name: str) -> None:
     """Refuse a name that cannot be printed on one line."""
     if not name or not name.isprintable() or len(name) > 200:
         raise CommschedError(f"{kind} {name[:60]!a}: a name has 1 to 200 printable characters")
 
 
-def normalise(record: Any, kind: str = "", rounds: bool = True) -> None:
-    """Check the fields of a new record and round them as its file does; errors name `kind`."""
+def normalise(
+    record: Any, kind: str = "", rounds: bool = True, only: Iterable[str] | None = None
+) -> None:
+    """Check the fields of a new record and round them as its file does; errors name `kind`.
+
+    only: the names of some fields.
+    """
     cls: Any = type(record)
-    for field in _normalised(cls):
+    known = _normalised(cls)
+    for field in known.values() if only is None else (known[x] for x in only if x in known):
         value = getattr(record, field.name)
         if value is field.default:
             continue
@@ -214,8 +235,8 @@ def _fields(cls: Any) -> tuple[_Field, ...]:
 
 
 @cache
-def _normalised(cls: Any) -> tuple[_Field, ...]:
-    return tuple(field for field in _fields(cls) if field.check or field.form.rounds)
+def _normalised(cls: Any) -> dict[str, _Field]:
+    return {field.name: field for field in _fields(cls) if field.check or field.form.rounds}
 
 
 def _split(hint: Any) -> tuple[Any, tuple[Any, ...], bool]:

@@ -99,6 +99,15 @@ class Places:
         self._moves = 0  # in these
         self._by_turns = by_turns(machine)
         self._climb = Climb(machine, group, self._port) if machine.levels else None
+        links = (machine.inside, *self._links)
+        # Whether two links tell all patterns: of messages inside nodes, and of others.
+        self.plain = (
+            self._climb is None
+            and self._port is None
+            and len(self._links) == 1
+            and not any(link.points for link in links)
+        )
+        self.links = terms(machine.inside), terms(machine.between)
 
     @classmethod
     def of(cls, machine: Machine, group: Group) -> "Places":
@@ -128,6 +137,11 @@ class Places:
             self._alike[key] = found
         return found
 
+    def inside(self, src: Ints, dst: Ints) -> Bools:
+        """Tell which messages stay inside a node."""
+        found: Bools = self._node[src] == self._node[dst]
+        return found
+
     def wire(self, src: Ints, dst: Ints) -> Wire:
         """Return the seconds of the messages of one round, from members to members."""
         if self._climb is not None:
@@ -140,7 +154,7 @@ class Places:
             return self._climbing(rnd, self._climb)
         if self._one_node:
             return _uniform(self._shape(rnd.src, rnd.dst), self._machine.inside)
-        inside = self._node[rnd.src] == self._node[rnd.dst]
+        inside = self.inside(rnd.src, rnd.dst)
         if self._by_turns and not inside.all():
             shape = PatternShape(rnd.src, rnd.dst, False, None, None, rnd.src)
             return self._turns(self._mixed(shape, inside), ~inside)
@@ -257,17 +271,35 @@ class SeveralPlaces:
         self._places = [Places.of(same[0], group) for same in runs]
         self._rows = [len(same) for same in runs]
         self._known: dict[tuple[int, ...], tuple[list[Pattern], Pattern]] = {}
+        # L, o and G inside nodes and between them: (2, 3, rows, 1); None if these do not tell all
+        self._terms: Floats | None = None
+        if all(one.plain for one in self._places):
+            each = np.array([one.links for one in self._places])
+            self._terms = np.moveaxis(np.repeat(each, self._rows, axis=0), 0, -1)[..., None]
 
     def pattern(self, rnd: Round) -> Pattern:
         """Return the speeds of a round's moves on each machine."""
+        if len(self._places) == 1:
+            return self._places[0].pattern(rnd)
+        key: tuple[int, ...]
+        if self._terms is not None:
+            first = self._places[0].pattern(rnd)
+            key = (id(first),)
+            if key not in self._known:
+                self._known[key] = [first], Pattern(first.shape, self._plain(rnd, self._terms))
+            return self._known[key][1]
         each = [places.pattern(rnd) for places in self._places]
-        if len(each) == 1:
-            return each[0]
         key = tuple(map(id, each))
         if key not in self._known:
             wire = Wire.rows([one.wire for one in each], self._rows, len(rnd.src))
             self._known[key] = each, Pattern(each[0].shape, wire)
         return self._known[key][1]
+
+    def _plain(self, rnd: Round, both: Floats) -> Wire:
+        """Return the seconds of a round's messages by the links inside and between nodes."""
+        inside = self._places[0].inside(rnd.src, rnd.dst)
+        latency, overhead, per_byte = np.where(inside, both[0], both[1])
+        return Wire(latency + overhead, overhead if overhead.any() else 0.0, per_byte)
 
 
 def by_turns(machine: Machine) -> bool:

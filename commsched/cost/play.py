@@ -80,7 +80,8 @@ def play_all(schedule: Schedule, group: Group, runs: Sequence[Run]) -> list[Play
     while left:
         first = runs[left[0]]
         where = [i for i in left if i == left[0] or _beside(first, runs[i])][:most]
-        left = [i for i in left if i not in where]
+        taken = set(where)
+        left = [i for i in left if i not in taken]
         if len(where) == 1:
             found[where[0]] = play(schedule, first.payload, first.machine, group, *first[2:])
             continue
@@ -105,7 +106,7 @@ def _beside(one: Run, other: Run) -> bool:
     if one.payload.codec is not other.payload.codec:
         return False
     a, b = one.machine, other.machine
-    if by_turns(a) or by_turns(b):
+    if by_turns(a) or (a is not b and by_turns(b)):
         return False
     if one.payload.grows != other.payload.grows:
         return False

@@ -124,7 +124,7 @@ def _route(asked: Exchange, limit: int) -> _Route | None:
     if not (machine.native and group.size == machine.size):
         return _taken(taken, payload, machine, group, begin + taken.base, rest, limit)
     counted = _taken(taken, payload, machine, group, start, 0.0, 0)
-    end = np.full(len(start), start.max() + measured(machine.native, _whole(schedule, payload)))
+    end = np.full(len(start), start.max() + measured(machine.native, _whole(payload)))
 
     def then(played: Played) -> Played:
         return replace(played if counted.then is None else counted.then(played), end=end)
@@ -138,7 +138,7 @@ def taken_by_library(
     """Return the algorithm of the machine's library; None if a schedule is not the library's."""
     if not schedule.library:
         return None
-    return algorithm_of(machine, group, _whole(schedule, payload))
+    return algorithm_of(machine, group, _whole(payload))
 
 
 def library_bytes(phase: Phase, machine: Machine, group: Group) -> Floats:
@@ -150,9 +150,10 @@ def library_bytes(phase: Phase, machine: Machine, group: Group) -> Floats:
     return exchange(phase.schedule, phase.payload, machine, group, start).sent
 
 
-def _whole(schedule: Schedule, payload: Payload) -> float:
-    """Return the bytes of a library's payload."""
-    return float(payload.wire(np.array([0]), np.array([schedule.blocks]), 1)[0])
+def _whole(payload: Payload) -> float:
+    """Return the bytes of a library's payload, which is float32."""
+    assert payload.spec is not None
+    return 4.0 * payload.spec.numel
 
 
 def _routed(routes: Sequence[_Route]) -> Iterator[Played]:
@@ -198,7 +199,7 @@ def _taken(
     piece = min(-(-numel // pipeline.trees), math.ceil(pipeline.piece / 4))
     own = _first_piece(schedule, payload.codec, piece)
     left = 4.0 * max(numel - pipeline.trees * piece, 0)
-    near, far = ways(on, group)
+    near, far = once(on, group, ways)
     across = max(link.per_byte for link in far)
     per_byte = pipeline.between * across + pipeline.inside * near.per_byte
     pieces = numel / max(piece, 1)

@@ -151,6 +151,13 @@ class Group:
     nodes: tuple[int, ...]  # node of each member
     levels: tuple[Span, ...] = ()  # of a machine that has others than nodes
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.ranks, self.nodes, self.levels))
+
     @property
     def size(self) -> int:
         return len(self.ranks)

@@ -84,9 +84,9 @@ class BucketSpec:
         """Where each piece begins in the bucket, and the end: (pieces + 1,)."""
         return np.cumsum([0, *(stop - start for _, _, start, stop in self.pieces)])
 
-    @property
+    @cached_property
     def numel(self) -> int:
-        return int(self.bounds[-1])
+        return sum(stop - start for _, _, start, stop in self.pieces)
 
     @property
     def content(self) -> "BucketSpec":
@@ -108,6 +108,8 @@ class BucketSpec:
     @cached_property
     def all_raw(self) -> float:
         """Bytes of `raw` of the whole bucket."""
+        if not self.lists:
+            return 4.0 * self.numel
         return float(self.raw(self.bounds[:1], self.bounds[-1:])[0])
 
     def nonzeros(self, start: Ints, stop: Ints, merged: int | Ints = 1) -> Floats:

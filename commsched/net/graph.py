@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from math import isfinite, prod
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from commsched.errors import CommschedError
 from commsched.machine.model import Device
@@ -19,6 +19,7 @@ from commsched.records import (
     POSITIVE,
     WRITTEN,
     Source,
+    changed,
     check_name,
     normalise,
     one_of,
@@ -30,6 +31,16 @@ if TYPE_CHECKING:
 
 ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # B
 MAX_NUMEL = 2**53  # element counts must be exact as floats
+# Fields of a layer that grow with its tensors, and with its seconds.
+SIZES = "activation", "output", "whole"
+WORK = (
+    "forward",
+    "backward",
+    "forward_flops",
+    "backward_flops",
+    "forward_bytes",
+    "backward_bytes",
+)
 
 
 Seconds = Annotated[float, unit("us", 1e-6), NOT_NEGATIVE]
@@ -100,7 +111,9 @@ class Tensor:
             law = replace(law, rows=max(least, round(law.rows * scale)))
         sizes = list(self.shape)
         sizes[along] = max(least, round(sizes[along] * scale))
-        return replace(self, shape=tuple(sizes), sparsity=law)
+        if law.rows:
+            return replace(self, shape=tuple(sizes), sparsity=law)
+        return changed(self, shape=tuple(sizes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,28 +157,25 @@ class Layer:
 
     def scaled(self, size: float, work: float) -> "Layer":
         """Scale tensors, activation and output by `size`, seconds and work by `work`."""
-        return replace(
-            self,
-            tensors=tuple(
+        found: dict[str, Any] = {
+            name: value * factor
+            for names, factor in ((SIZES, size), (WORK, work))
+            for name in names
+            if (value := getattr(self, name))
+        }
+        if self.tensors:
+            found["tensors"] = tuple(
                 # the number of experts stays, so that ranks can share them as before
                 tensor.scaled(size, along=int(len(tensor.shape) > 1))
                 if self.experts and tensor.axis == 0
                 else tensor.scaled(size)
                 for tensor in self.tensors
-            ),
-            experts=self.experts and self.experts.scaled(size),
-            # what is 0 or None stays the same object, which a record takes without a check
-            forward=self.forward and self.forward * work,
-            backward=self.backward and self.backward * work,
-            forward_flops=self.forward_flops and self.forward_flops * work,
-            backward_flops=self.backward_flops and self.backward_flops * work,
-            forward_bytes=self.forward_bytes and self.forward_bytes * work,
-            backward_bytes=self.backward_bytes and self.backward_bytes * work,
-            activation=self.activation and self.activation * size,
-            output=self.output and self.output * size,
-            summed=round(self.summed * size),
-            whole=self.whole and self.whole * size,
-        )
+            )
+        if self.experts:
+            found["experts"] = self.experts.scaled(size)
+        if self.summed:
+            found["summed"] = round(self.summed * size)
+        return changed(self, f"layer {self.name!r}: ", **found)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -160,13 +160,16 @@ def units(
     limit = max(net.numel / PARTS, LEAST_PART) if split else float("inf")
     found: list[Unit] = []
     for position, layer in reversed(list(enumerate(net.layers))):
+        ready = clock.ready[position]
         for tensor in reversed(layer.tensors):
-            forced = request.force.get(tensor.name, "")
+            numel, forced = tensor.numel, request.force.get(tensor.name, "")
             sparse = tensor.sparsity.law != "dense"
-            whole = bool(forced) or sparse
-            for piece in [Piece(tensor.name, 0, tensor.numel)] if whole else _parts(tensor, limit):
+            if forced or sparse or numel <= limit:
+                piece = Piece(tensor.name, 0, numel)
+                found.append(Unit((piece,), numel, ready, position, sparse, forced))
+                continue
+            for piece in _parts(tensor, limit):
                 numel = piece.stop - piece.start
-                ready = clock.ready[position]
                 found.append(Unit((piece,), numel, ready, position, sparse, forced))
     if join and request.max_error is not None and not request.small:
         found = _apart(found, net)

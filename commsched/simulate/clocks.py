@@ -2,29 +2,46 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
-from commsched.arrays import Floats
+from commsched.arrays import Bools, Floats
+
+Times = TypeVar("Times", Floats, float)  # s of many columns, or of one
+
+
+def latest(one: Times, other: Times) -> Times:
+    """Return the later of two times; numbers take a fifth of the time of arrays of one element."""
+    return max(one, other) if isinstance(one, float) else np.maximum(one, other)
+
+
+def where(so: Bools | bool, one: Times, other: Times | float) -> Times | Any:
+    """Return one time where something is so, and the other elsewhere."""
+    if isinstance(so, bool):
+        return one if so else other
+    return np.where(so, one, other)
 
 
 class Clocks:
-    """The streams of many columns (ranks or candidates).
+    """The streams of many columns (ranks or candidates); shape None: of one, in numbers.
 
         begin = max(stream is free, inputs are ready)
 
     overlap: the share of an exchange that progresses while its rank computes.
     """
 
-    def __init__(self, shape: int | tuple[int, ...], overlap: float = 1.0) -> None:
-        self.free: dict[str, Floats] = defaultdict(lambda: np.zeros(shape))  # s, by stream
+    def __init__(self, shape: int | tuple[int, ...] | None, overlap: float = 1.0) -> None:
+        # s, by stream
+        self.free: dict[str, Any] = defaultdict(lambda: 0.0 if shape is None else np.zeros(shape))
         self._overlap = overlap
 
-    def begin(self, stream: str, ready: Floats) -> Floats:
+    def begin(self, stream: str, ready: Times) -> Times:
         """Return when a stream can begin what is ready."""
-        return np.maximum(self.free[stream], ready)
+        free: Times = self.free[stream]
+        return latest(free, ready)
 
-    def exchange(self, stream: str, start: Floats, end: Floats, within: float = 0.0) -> Floats:
+    def exchange(self, stream: str, start: Times, end: Times, within: float = 0.0) -> Times:
         """Place an exchange that would end at `end` if its rank did nothing else; return its end.
 
         within [s]: a rank's own work in it.
@@ -37,11 +54,11 @@ class Clocks:
 
     def phase(
         self,
-        ready: Floats,
-        seconds: Sequence[Floats],
-        heard: Floats | float = 0.0,
-        all_heard: Floats | float = 0.0,
-    ) -> Floats:
+        ready: Times,
+        seconds: Sequence[Times],
+        heard: Times | float = 0.0,
+        all_heard: Times | float = 0.0,
+    ) -> Times:
         """Place the encode, exchange and decode of one phase; return when it is decoded.
 
         seconds: of the three on idle cores. heard, all_heard [s]: until the decode stream and the
@@ -55,7 +72,7 @@ class Clocks:
         return decoded
 
 
-def under_compute(start: Floats, end: Floats, busy: Floats | float, overlap: float) -> Floats:
+def under_compute(start: Times, end: Times, busy: Times | float, overlap: float) -> Times:
     """Return when an exchange ends that is slower while its rank computes: (ranks,) s.
 
     start, end: as if nothing computed; busy: until when the rank computes, from before `start` on.
@@ -68,4 +85,4 @@ def under_compute(start: Floats, end: Floats, busy: Floats | float, overlap: flo
     covered, alone = np.maximum(busy - start, 0.0), end - start
     within = alone <= overlap * covered
     slowed = start + alone / overlap if overlap else end
-    return np.where(within, slowed, end + (1.0 - overlap) * covered)
+    return np.where(within, slowed, end + (1.0 - overlap) * covered)[()]  # type: ignore[return-value]

@@ -25,6 +25,9 @@ def bytescheduler(problem: Problem) -> Candidate:
     for one in problem.tensors:
         (unit,) = one.units
         count = 1 if unit.forced or unit.sparse else -(-unit.numel // size)
+        if count == 1:
+            parts.append(MethodChoice(one, problem.library(one)))
+            continue
         cuts = [unit.numel * k // count for k in range(count + 1)]
         name = unit.pieces[0].tensor
         for start, stop in pairwise(cuts):

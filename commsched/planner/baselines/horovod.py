@@ -16,14 +16,16 @@ def horovod(problem: Problem) -> Candidate:
     limit = problem.request.scale * BUCKET
     made: list[Bucket] = []
     group: list[Unit] = []
+    numel = 0  # in the group
     for one in problem.tensors:
         (unit,) = one.units
         same = group and int(unit.ready / CYCLE) == int(group[0].ready / CYCLE)
-        size = 4.0 * sum(u.numel for u in (*group, unit))
+        size = 4.0 * (numel + unit.numel)
         if group and (not same or size > limit or unit.forced or group[0].forced):
             made.append(bucket(group))
-            group = []
+            group, numel = [], 0
         group.append(unit)
+        numel += unit.numel
     if group:
         made.append(bucket(group))
     return problem.uniform(made, problem.early)

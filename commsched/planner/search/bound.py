@@ -38,10 +38,11 @@ def lower_bound(problem: Problem, *, by_ports: bool = False) -> float:
     traffic = np.zeros((len(units), 1)) if plain else _traffic(problem, units)
     numel = 0.0
     received = np.cumsum(traffic[::-1], axis=0).max(axis=1).tolist()
+    late, forward = problem.may_be_late, sum(clock.forward)
     for unit, seconds in zip(reversed(units), received, strict=True):  # the last first
         numel += unit.numel
         busy = max([seconds, *(c + g * numel for c, g in lines)])
-        tail = clock.remaining[unit.after] if problem.may_be_late else sum(clock.forward)
+        tail = clock.remaining[unit.after] if late else forward
         best = max(best, unit.ready + busy + tail)
     return best
 
@@ -59,7 +60,8 @@ def _traffic(problem: Problem, units: list[Unit]) -> Floats:
         if key not in known:
             least = least_seconds(tensor.sparsity, unit.numel, request.machine)
             known[key] = np.minimum(least, library * unit.numel)
-        rows.append(known[key] * (not (lossy and _may_lose(problem, tensor))))
+        lost = lossy and _may_lose(problem, tensor)
+        rows.append(np.zeros_like(known[key]) if lost else known[key])
     return np.array(rows)
 
 

@@ -7,7 +7,7 @@ take together at least what all of them need. So the planner simulates the last 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from commsched.arrays import Floats, Ints
 from commsched.planner.deadline import Check, go_on
 from commsched.planner.search.prices import PricedRows, Prices
 from commsched.planner.space import Bucket, Candidate, MethodChoice, StepClock
-from commsched.simulate.clocks import Clocks
+from commsched.simulate.clocks import Clocks, latest, where
 from commsched.timeline.intervals import difference, intervals
 
 Lasting = Callable[[PricedRows], PricedRows]
@@ -127,20 +127,20 @@ class Evaluator:
 
     def exposed(self, candidate: Candidate) -> tuple[float, float]:
         """Seconds of a candidate's iteration, and those that it exchanges and computes nothing."""
-        noted: list[tuple[Floats, Floats]] = []
+        noted: list[tuple[float, float]] = []
 
         class Noting(Clocks):
             """Notes when exchanges begin and end."""
 
-            def exchange(self, stream: str, start: Floats, end: Floats, *more: Any) -> Floats:
-                end = super().exchange(stream, start, end, *more)
+            def exchange(self, stream: str, start: Any, end: Any, within: float = 0.0) -> Any:
+                end = super().exchange(stream, start, end, within)
                 noted.append((start, end))
                 return end
 
         rows = self.rows(candidate.choices)
         index = np.arange(len(candidate.choices))[:, None]
         ends = self._ends(rows, index, candidate.late, Noting)[:, 0].tolist()
-        spans = np.array(noted)[:, :, 0]
+        spans = np.array(noted)
         busy = np.array(list(self._computing(rows, ends, candidate.late)))
         there = [
             intervals(np.zeros(len(some), np.int64), *some.T)
@@ -174,38 +174,58 @@ class Evaluator:
     ) -> Floats:
         """When each launch is decoded, in s from the start of the backward pass on."""
         size, clock = index.shape[1], self.clock
-        clocks = kind(size, clock.overlap)
-        clocks.free["compute"] = np.full(size, self._backward)
+        clocks = kind(None if size == 1 else size, clock.overlap)
+        clocks.free["compute"] = self._backward if size == 1 else np.full(size, self._backward)
         ends = np.empty(index.shape)
         several = [part.any() for part in rows.seconds[0]]
         depth = np.maximum.reduce(rows.phases.take(index), axis=1).tolist()
-        # A phase that a method does not have begins at -inf and takes no time: no clock moves.
-        there = np.where(np.arange(len(several))[:, None] < rows.phases, 0.0, -np.inf)
-        heard, all_heard = there + clock.handover, there + clock.slowest
-        some = max(1, BATCH // max(size, 1))  # launches that are looked up together
-        for k in range(len(index)):
-            if k % some == 0:
-                here = index[k : k + some]
-                readies, applies = rows.ready.take(here), rows.apply.take(here) * clock.early
-                seconds = rows.seconds.take(here, axis=2)
-                own_heard, of_all_heard = heard.take(here, axis=1), all_heard.take(here, axis=1)
-                real = here < len(rows.ready) - 1
-            at = k % some
-            ready = readies[at]
+        for k, launch in enumerate(self._launches(rows, index)):
+            ready = launch.ready
             for phase in range(depth[k]):
-                own, of_all = own_heard[phase, at], of_all_heard[phase, at]
+                own, of_all = launch.heard[phase], launch.all_heard[phase]
                 if phase:
                     ready = clocks.free["decode"] + own
-                vote, *parts = seconds[:, phase, at]
+                vote, *parts = launch.seconds[phase]
                 if several[phase]:
-                    start = np.where(vote > 0, ready + clock.slowest, -np.inf)
+                    start = where(vote > 0, ready + clock.slowest, -np.inf)
                     start = clocks.begin("exchange", start)
                     voted = clocks.exchange("exchange", start, start + vote)
-                    ready = np.where(vote > 0, voted, ready)
+                    ready = where(vote > 0, voted, ready)
                 clocks.phase(ready, parts, own, of_all)
-            ends[k] = clocks.free["decode"] + clock.slowest
+            ends[k] = end = clocks.free["decode"] + clock.slowest
             if not late:
                 compute = clocks.free["compute"]
-                applied = np.maximum(compute, ends[k]) + applies[at]
-                clocks.free["compute"] = np.where(real[at], applied, compute)
+                applied = latest(compute, end) + launch.apply
+                clocks.free["compute"] = where(launch.real, applied, compute)
         return ends
+
+    def _launches(self, rows: PricedRows, index: Ints) -> Iterator["_Launch"]:
+        """Yield the columns of each launch: arrays over candidates, or numbers of a single one."""
+        # A phase that a method does not have begins at -inf and takes no time: no clock moves.
+        there = np.where(np.arange(len(rows.seconds[0]))[:, None] < rows.phases, 0.0, -np.inf)
+        heard, all_heard = there + self.clock.handover, there + self.clock.slowest
+        one = index.shape[1] == 1
+        some = max(1, BATCH // max(index.shape[1], 1))  # launches that are looked up together
+        for k in range(0, len(index), some):
+            here = index[k : k + some, 0] if one else index[k : k + some]
+            columns = (
+                rows.ready.take(here),
+                rows.apply.take(here) * self.clock.early,
+                np.moveaxis(rows.seconds.take(here, axis=2), 2, 0).swapaxes(1, 2),
+                np.moveaxis(heard.take(here, axis=1), 1, 0),
+                np.moveaxis(all_heard.take(here, axis=1), 1, 0),
+                here < len(rows.ready) - 1,
+            )
+            each = (column.tolist() for column in columns) if one else columns
+            yield from map(_Launch, *each)
+
+
+class _Launch(NamedTuple):
+    """A launch of some candidates: columns over them, or numbers of a single one."""
+
+    ready: Any  # s
+    apply: Any  # s, of its own
+    seconds: Any  # (phases, 4) s: vote, encode, exchange, decode
+    heard: Any  # (phases,) s, until the next stream of the rank takes up what is ready
+    all_heard: Any  # (phases,) s, until those of all ranks have
+    real: Any  # whether it is a launch, and not nothing

@@ -13,20 +13,19 @@ def by_priority(problem: Problem, choices: Sequence[MethodChoice]) -> tuple[Meth
     Source: Schrage's rule for one machine with heads and tails (Carlier, EJOR 11(1), 1982).
     """
     rows = problem.evaluator.rows(choices)
-    seconds = rows.seconds.sum(axis=1)  # over phases: vote, encode, exchange, decode
+    vote, encode, exchange, _ = rows.seconds.sum(axis=1)  # over phases
+    encoded, busy = (rows.ready + encode).tolist(), (vote + exchange).tolist()
     coming = sorted(range(len(choices)), key=lambda i: (choices[i].bucket.ready, i))
     waiting: list[tuple[int, int]] = []
     found: list[MethodChoice] = []
     now, at = 0.0, 0
     while len(found) < len(choices):
-        while at < len(coming) and (
-            not waiting or float(rows.ready[coming[at]] + seconds[1, coming[at]]) <= now
-        ):
+        while at < len(coming) and (not waiting or encoded[coming[at]] <= now):
             i = coming[at]
             heapq.heappush(waiting, (choices[i].bucket.after, i))
-            now = max(now, float(rows.ready[i] + seconds[1, i])) if len(waiting) == 1 else now
+            now = max(now, encoded[i]) if len(waiting) == 1 else now
             at += 1
         _, i = heapq.heappop(waiting)
         found.append(choices[i])
-        now += float(seconds[0, i] + seconds[2, i])
+        now += busy[i]
     return tuple(found)

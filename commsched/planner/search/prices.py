@@ -3,7 +3,7 @@
 A price has one row per phase of the method: seconds to vote, encode, exchange and decode.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -84,6 +84,8 @@ class Prices:
         self.methods: list[Method] = []
         self.free: list[int] = []  # methods that any bucket may have
         self.plain: list[int] = []  # of these, what a bucket without zeros may have
+        # Kind, phase and parts of the operations of a launch, by which of its phases are voted on.
+        self._own: dict[tuple[bool, ...], list[tuple[Kind, int, tuple[Part, ...]]]] = {}
         self.most = 4096  # elements that the curves reach
         self.least = 1
 
@@ -140,14 +142,16 @@ class Prices:
         expected = [resolved(phase) for phase in phases]
         found = np.zeros((len(ROWS), len(phases)))
         exchanges: list[price.Exchange] = []
-        for kind, number in operations(phases):
+        votes = tuple(isinstance(phase, Choice) for phase in phases)
+        if votes not in self._own:
+            self._own[votes] = [(*one, self._parts(*one, phases)) for one in operations(phases)]
+        for kind, number, own in self._own[votes]:
             phase, later = expected[number], number > 0 or awake
             if kind is Kind.EXCHANGE:
                 one = price.Exchange(phase.schedule, phase.payload, machine, group, start, later)
                 exchanges.append(one)
                 found[ROWS[kind], number] = phase.within_seconds(device)
                 continue
-            own = self._parts(kind, number, phases)
             found[ROWS[kind], number] = seconds(own, phase, spec.all_raw / 4, device)
             if kind is Kind.DECIDE:
                 found[ROWS[kind], number] += self._votes[later]
@@ -203,29 +207,27 @@ class Prices:
         """
         depth = DEPTH if self.limit else 1
         ends = self._ends(method, self.least, max(self.most, self.least + 1))
-        found = dict.fromkeys(ends)
-        gaps = list(pairwise(ends))
+        found: dict[int, Floats] = {}  # of each size
+        gaps, sizes = list(pairwise(ends)), ends
         for level in range(depth):
             if level % AHEAD == 0 and gaps:
-                yield [*found, *_halves(gaps, min(AHEAD, depth - level))]
+                yield [*sizes, *_halves(gaps, min(AHEAD, depth - level))]
             halved = list(_halved(gaps))
-            found |= dict.fromkeys(middle for _, middle, _ in halved)
-            bent = [each for each in halved if not self._straight(method, *each)]
+            sizes = [*sizes, *(middle for _, middle, _ in halved)]
+            for numel in sizes:
+                if numel not in found:
+                    found[numel] = self.exact(BucketSpec.uniform(numel), method)
+            bent = [
+                each
+                for each, straight in zip(halved, _straight(halved, found), strict=True)
+                if not straight
+            ]
             gaps = [gap for low, middle, high in bent for gap in ((low, middle), (middle, high))]
         sizes = sorted(found)
         self.tables.curves[self.limit, self.methods[method].name] = (
             np.array(sizes, np.float64),
-            np.stack(_alike([self._dense(n, method) for n in sizes]), axis=-1),
+            np.stack(_alike([found[numel] for numel in sizes]), axis=-1),
         )
-
-    def _dense(self, numel: int, method: int) -> Floats:
-        return self.exact(BucketSpec.uniform(numel), method)
-
-    def _straight(self, method: int, low: int, middle: int, high: int) -> bool:
-        """Tell whether the price between two sizes lies on the line between theirs."""
-        begin, found, end = _alike([self._dense(numel, method) for numel in (low, middle, high)])
-        line = begin + (end - begin) * ((middle - low) / (high - low))
-        return bool((np.abs(line - found) <= 1e-9 + LINEAR * np.abs(found)).all())
 
     def price_dense(self, method: int, sizes: Iterable[int]) -> Iterator["_Asked"]:
         """Yield what must be priced so that `tables` has dense buckets of some sizes."""
@@ -356,6 +358,18 @@ def _halved(gaps: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
         middle = round((low * high) ** 0.5)
         if low < middle < high:
             yield low, middle, high
+
+
+def _straight(gaps: Sequence[tuple[int, int, int]], found: Mapping[int, Floats]) -> list[bool]:
+    """Tell of each gap whether the price at its middle lies on the line between its ends."""
+    if not gaps:
+        return []
+    each = _alike([found[numel] for gap in gaps for numel in gap])
+    begin, own, end = np.stack(each).reshape(len(gaps), 3, -1).swapaxes(0, 1)
+    low, middle, high = np.array(gaps).T[..., None]
+    line = begin + (end - begin) * ((middle - low) / (high - low))
+    so: list[bool] = (np.abs(line - own) <= 1e-9 + LINEAR * np.abs(own)).all(axis=1).tolist()
+    return so
 
 
 def _halves(gaps: Sequence[tuple[int, int]], depth: int) -> list[int]:
