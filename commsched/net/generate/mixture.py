@@ -84,6 +84,8 @@ def _experts(
             forward_bytes=traffic,
             backward_bytes=2 * traffic,
             activation=2.0 * tokens * hidden,
+            output=4.0 * tokens * hidden,  # tokens, and the residual
+            block=block,
         ),
         Layer(
             name=f"{block}.moe",
@@ -93,7 +95,8 @@ def _experts(
             forward_bytes=sum(layer.forward_bytes for layer in both) + more,
             backward_bytes=sum(layer.backward_bytes for layer in both) + 2 * more,
             activation=sum(layer.activation for layer in both),
-            output=2.0 * tokens * hidden,
+            output=second.output,
+            block=block,
             experts=Experts(count=experts, tokens=tokens, width=hidden),
         ),
     ]

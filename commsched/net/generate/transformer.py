@@ -14,6 +14,8 @@ SOURCE = (
     " every operand of an unfused float16 kernel moves once, backward twice the forward; nothing"
     " here is measured"
 )
+# Outputs of a block's layers, in tokens of the hidden size; inside a branch the residual is one.
+WIDTHS = (2, 4, 2, 1, 2, 5, 1)
 
 
 def gpt(
@@ -24,17 +26,20 @@ def gpt(
         parameters = 12 l h^2 + 13 l h + (V + s) h + 2 h
         forward flops = 24 b s l h^2 (1 + s / (6 h) + V / (12 l h)); backward twice that
         activation bytes = l s b h (34 + 5 a s / h) + 5 s b h + 4 s b V
+    output bytes between two blocks = 2 s b h
 
-    l = layers; h = hidden; a = heads; s = sequence; V = vocabulary; b = batch.
+    l = layers; h = hidden; a = heads; s = sequence; V = vocabulary; b = batch. The output of a
+    layer inside a residual branch includes what passes beside the branch.
     Source: see SOURCE. Holds for a tied output head, float16 and no recomputation.
     """
     tokens = sequence * batch
+    stream = 2.0 * tokens * hidden  # B between two blocks
     blocks = [_block(i, hidden, heads, sequence, batch) for i in range(layers)]
     head_flops = 2.0 * tokens * hidden * vocabulary
     every: list[Layer] = [
-        embedding_layer(tokens, sequence, hidden, vocabulary),
+        replace(embedding_layer(tokens, sequence, hidden, vocabulary), output=stream),
         *(layer for block in blocks for layer in block),
-        norm_layer("ln_f", tokens, hidden),
+        replace(norm_layer("ln_f", tokens, hidden), output=stream),
         Layer(
             name="head",  # its matrix is wte, whose gradient is complete after the embedding
             forward_flops=head_flops,
@@ -57,7 +62,7 @@ def _block(i: int, hidden: int, heads: int, sequence: int, batch: int) -> list[L
     squares = heads * sequence * sequence * batch  # elements of all attention matrices
     score_flops = 4.0 * tokens * sequence * h
     score_bytes = 8.0 * tokens * h + 13.0 * squares
-    return [
+    made = [
         norm_layer(f"h.{i}.ln_1", tokens, h),
         matrix_layer(
             f"h.{i}.attn.qkv", tokens, h, 3 * h, kept=2.0 * tokens * h, cut="columns", parts=heads
@@ -82,6 +87,10 @@ def _block(i: int, hidden: int, heads: int, sequence: int, batch: int) -> list[L
         matrix_layer(
             f"h.{i}.mlp.proj", tokens, 4 * h, h, kept=17.0 * tokens * h, cut="rows", parts=4 * h
         ),
+    ]
+    return [
+        replace(layer, block=f"h.{i}", output=2.0 * width * tokens * h)
+        for layer, width in zip(made, WIDTHS, strict=True)
     ]
 
 
