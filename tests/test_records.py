@@ -163,6 +163,21 @@ def test_every_reader_answers_a_strange_format(reader, text, tmp_path) -> None:
         reader.read(tmp_path / "x.json")
 
 
+def test_a_changed_record_is_checked_and_rounded_as_a_new_one_is():
+    layer = Layer(name="a", forward=1.0, activation=8.0)
+    changes = {"forward": 2.0000000000123e-3, "name": "b"}
+    assert records.changed(layer, **changes) == replace(layer, **changes)
+    with pytest.raises(CommschedError, match=r"^layer 'a': activation must be finite and at least"):
+        records.changed(layer, "layer 'a': ", activation=-1.0)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "lstm", "gpt-moe-8"])
+@pytest.mark.parametrize("scale", [0.37, 1.05])
+def test_a_scaled_net_is_what_its_file_gives_back(name, scale):
+    net = net_file.load(name).scaled(scale, 1.3)
+    assert net_file.from_data(net_file.to_data(net), "net") == net
+
+
 def test_the_hash_of_a_plan_is_computed_from_what_its_file_holds(tmp_path) -> None:
     made = small_plans.plan(small_plans.graph([30, 20]), small_plans.machine(), ["ring+dense"])
     plan_file.write(tmp_path / "p.json", made)

@@ -82,6 +82,7 @@ class _Simulation:
         self.stream: dict[tuple[int, str], str] = {}  # (role, name) of operations
         self.messages: PipelineMessages | None = None
         self.coding: dict[tuple[object, ...], float] = {}  # s, by what decides it in this plan
+        self.of_team: dict[object, Exchanged] = {}  # of one team, where several are alike
 
     def step(self, step: int) -> None:
         """Place all operations of one step."""
@@ -327,21 +328,23 @@ class _Simulation:
         """
         machine = machine_of(self.plan, op.launch)
         rest = np.minimum(rest, machine.burst)
-        key: tuple[object, ...] = ()
+        what: tuple[object, ...] | None = None
+        if self.plan.launches and not self.decisions:
+            launch, content = self.plan.launches[op.launch], content_of(self.plan, op.launch)
+            method, who = method_at(launch.method, step).name, (op.team, op.root, launch.among)
+            what = method, content, op.phase, op.kind, self.limit, *who, launch.split, launch.group
         if self.known is not None:
             first = start.min()
             apart = np.rint(np.stack([start - first, rest]) / SAME).astype(np.int64).tobytes()
-            launch = self.plan.launches[op.launch]
-            content = content_of(self.plan, op.launch)
-            who = op.team, op.root, launch.among, launch.split
-            method = method_at(launch.method, step).name
-            key = method, content, op.phase, op.kind, self.limit, who, apart
+            key = what, apart
             if key in self.known:
                 after, sent = self.known[key]
                 return Exchanged(first + after, sent)
         phase = None if op.kind is Kind.DECIDE else self._phase(op, step)
         awake = op.phase > 0 or self.plan.net.occupies_cores
-        found = exchanged(machine, phase, teams, start, rest, awake, self.limit)
+        found = exchanged(
+            machine, phase, teams, start, rest, awake, self.limit, (self.of_team, what)
+        )
         if self.known is not None:
             self.known[key] = found.end - first, found.sent
         return found

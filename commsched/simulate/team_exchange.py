@@ -76,39 +76,55 @@ def exchanged(
     rest: Floats,
     later: bool,
     limit: int = price.LIMIT,
+    of_team: tuple[dict[object, Exchanged], object] | None = None,
 ) -> Exchanged:
     """Price an exchange of teams whose members arrive at `start`; without a phase, their votes.
 
     start, rest: (teams, members) s. All teams together are played up to `limit` moves. Beyond,
     or with one team, see `price.exchange`: teams then take equally long from the start of
-    their last member on.
+    their last member on. of_team: what is known of single teams, and what tells this exchange.
     """
     if phase is None:
         assert len(start) == 1, "all ranks vote together"
         votes = price.votes(machine, teams.first, start[0], later)
         return Exchanged(votes.end[np.newaxis], votes.sent[np.newaxis])
     payload, schedule, count = phase.payload, phase.schedule, len(start)
-
-    def priced(
-        schedule: Schedule, group: Group, start: Floats, rest: Floats, limit: int
-    ) -> Exchanged:
-        begin, rested = start.ravel(), rest.ravel()
+    whole = count == 1 or not (teams.apart or schedule.library)
+    most = limit // count
+    if whole and (count == 1 or price.moves_up_to(schedule, most) <= most):
+        group = teams.first if count == 1 else teams.everyone
+        schedule = schedule if count == 1 else side_by_side(schedule, count)
         played = price.exchange(
-            schedule, payload, machine, group, begin, later=later, limit=limit, rest=rested
+            schedule,
+            payload,
+            machine,
+            group,
+            start.ravel(),
+            later=later,
+            limit=limit,
+            rest=rest.ravel(),
         )
         return Exchanged(played.end.reshape(start.shape), played.sent.reshape(start.shape))
+    known, key = ({}, None) if of_team is None else of_team
+    one = known.get(key) or _of_one(machine, phase, teams, later, limit)
+    if key is not None:
+        known[key] = one
+    return Exchanged(
+        start.max(axis=1, keepdims=True) + one.end, np.broadcast_to(one.sent, start.shape)
+    )
 
-    if count == 1:
-        return priced(schedule, teams.first, start, rest, limit)
-    most = limit // count
-    if teams.apart or schedule.library or price.moves_up_to(schedule, most) > most:
-        nothing = np.zeros((1, teams.first.size))
-        # Formulas take packets as equally long; where some are longer, the busiest rank counts.
-        most = limit if teams.apart and payload.uneven else 0
-        one = priced(schedule, teams.first, nothing, nothing, most)
-        end = start.max(axis=1, keepdims=True) + one.end
-        return Exchanged(end, np.broadcast_to(one.sent, start.shape))
-    return priced(side_by_side(schedule, count), teams.everyone, start, rest, limit)
+
+def _of_one(
+    machine: Machine, phase: Phase, teams: ExchangeTeams, later: bool, limit: int
+) -> Exchanged:
+    """Price the exchange of one of several teams, whose members begin together: (1, members)."""
+    # Formulas take packets as equally long; where some are longer, the busiest rank counts.
+    most = limit if teams.apart and phase.payload.uneven else 0
+    start = np.zeros(teams.first.size)
+    played = price.exchange(
+        phase.schedule, phase.payload, machine, teams.first, start, later=later, limit=most
+    )
+    return Exchanged(played.end[np.newaxis], played.sent[np.newaxis])
 
 
 @lru_cache(maxsize=64)
