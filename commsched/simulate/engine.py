@@ -328,11 +328,11 @@ class _Simulation:
         """
         machine = machine_of(self.plan, op.launch)
         rest = np.minimum(rest, machine.burst)
-        what: tuple[object, ...] | None = None
+        what: tuple[object, ...] = ()
         if self.plan.launches and not self.decisions:
             launch, content = self.plan.launches[op.launch], content_of(self.plan, op.launch)
             method, who = method_at(launch.method, step).name, (op.team, op.root, launch.among)
-            what = method, content, op.phase, op.kind, self.limit, *who, launch.split, launch.group
+            what = method, content, op.phase, op.kind, self.limit, *who, launch.split
         if self.known is not None:
             first = start.min()
             apart = np.rint(np.stack([start - first, rest]) / SAME).astype(np.int64).tobytes()
@@ -342,9 +342,8 @@ class _Simulation:
                 return Exchanged(first + after, sent)
         phase = None if op.kind is Kind.DECIDE else self._phase(op, step)
         awake = op.phase > 0 or self.plan.net.occupies_cores
-        found = exchanged(
-            machine, phase, teams, start, rest, awake, self.limit, (self.of_team, what)
-        )
+        of_team = (self.of_team, (launch.group, *what)) if what else None
+        found = exchanged(machine, phase, teams, start, rest, awake, self.limit, of_team)
         if self.known is not None:
             self.known[key] = found.end - first, found.sent
         return found
