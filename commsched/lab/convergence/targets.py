@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from commsched.lab.convergence.table import ConvergenceTable, against, differences
-from commsched.train.trials import mean
+from commsched.train.trials import Mean, mean
 
 TABLE = "embedding.weight"  # whose gradient is sparse
 HALF, POINT = 0.005, 0.01  # half a point of accuracy, a point
@@ -40,12 +40,10 @@ def _fft(table: ConvergenceTable) -> Iterator[Target]:
         own, other = against(spectrum, dense), against(largest, dense)
         if own is None or other is None:
             continue
-        value, half = (100 * x if x is not None else 0.0 for x in own.accuracy)
-        rest, wide = (100 * x if x is not None else 0.0 for x in other.accuracy)
         yield Target(
             f"FFT, theta .85, {what}: accuracy against dense sums",
             "within 0.5 points, top-k of the same bytes worse or equal",
-            f"{value:+.2f} +- {half:.2f} points, top-k {rest:+.2f} +- {wide:.2f}",
+            f"{_points(own.accuracy)} points, top-k {_points(other.accuracy)}",
             own.accuracy.value >= -HALF and other.accuracy.value <= own.accuracy.value,
             (dense.name, spectrum.name, largest.name),
         )
@@ -85,11 +83,10 @@ def _samo(table: ConvergenceTable) -> Iterator[Target]:
             continue
         held = against(pruned, whole)
         if held is not None:
-            value, half = (100 * (x or 0.0) for x in held.accuracy)
             yield Target(
                 f"SAMO ({pruned.name}): accuracy against nothing pruned, equal epochs",
                 "within 1 point",
-                f"{value:+.2f} +- {half:.2f} points",
+                f"{_points(held.accuracy)} points",
                 held.accuracy.value >= -POINT,
                 (whole.name, pruned.name),
             )
@@ -143,6 +140,12 @@ def _local(table: ConvergenceTable) -> Iterator[Target]:
         f"{_less(saved, told)}; held-out loss {gap.value:+.3f} +- {gap.half or 0.0:.3f}",
         saved > 0.0,
     )
+
+
+def _points(difference: Mean) -> str:
+    """Return a difference of accuracies in points; without an interval if it is of one pair."""
+    half = "" if difference.half is None else f" +- {100 * difference.half:.2f}"
+    return f"{100 * difference.value:+.2f}{half}"
 
 
 def _saved(own: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
