@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from commsched.net.measured import PROCESSOR, Measured
 from commsched.program.model import CODINGS, Kind
 from commsched.simulate.clocks import under_compute
-from commsched.simulate.cores import Tasks, capacities, served
+from commsched.simulate.cores import Tasks, capacities, served, served_beside
 from commsched.simulate.engine import simulate
 from tests.support.small_plans import graph, machine, plan
 
@@ -120,8 +120,11 @@ def test_a_rank_gets_no_more_processor_time_than_there_is(busy, on_cores):
     end = wanted.timeline().end.max()
     assert end >= need.max() * (1 - 5e-3)
     assert end >= free.timeline().end.max() * (1 - 1e-9)
-    if on_cores:
-        assert end > free.timeline().end.max()
+    lasted = [
+        sum((x.end - x.start).sum() for x in one.placed if x.op.kind is Kind.COMPUTE)
+        for one in (wanted, free)
+    ]
+    assert lasted[0] > lasted[1] if on_cores else lasted[0] == pytest.approx(lasted[1])
 
 
 def test_waiting_for_a_late_rank_takes_no_core():
@@ -137,14 +140,38 @@ def test_waiting_for_a_late_rank_takes_no_core():
         np.testing.assert_allclose(other.end, one.end)  # only one thread of a rank has work
 
 
-def test_a_rank_that_computes_is_awake():
-    net = graph([1000], seconds=1e-3)
-    on = replace(machine(2, 1), startup=1e-3, restart=1e-4)
-    asleep, awake = (
-        simulate(plan(replace(net, measured=measured), on, ["ring+dense"]), 1).timeline().end.max()
+def test_threads_wake_up_late_for_an_exchange_that_begins_while_the_rank_computes():
+    net, on = graph([1000] * 3, seconds=1e-1), replace(machine(2, 1), wakeup=1e-4)
+    asleep, computing = (
+        [
+            (placed.end - placed.start).max()
+            for placed in simulate(
+                plan(replace(net, measured=measured), on, ["ring+dense"]), 1
+            ).placed
+            if placed.op.kind is Kind.EXCHANGE
+        ]
         for measured in (None, HOST)
     )
-    assert asleep - awake == pytest.approx(9e-4)
+    np.testing.assert_allclose(np.subtract(computing, asleep), [1e-4, 1e-4, 0.0], atol=1e-9)
+
+
+def test_computing_pays_for_what_the_others_have_had_and_does_not_delay_them():
+    """Law 5: 3 s of short tasks on the only core take 3 s from the computing, and no more."""
+    computing = tasks_of([(0.0, 10.0, 1.0)])
+    others = tasks_of([(1.0, 1.0, 1.0), (4.0, 2.0, 1.0)])
+    for _ in range(60):
+        computing = computing._replace(end=served_beside(computing, others, 1.0))
+    np.testing.assert_allclose(computing.end, 13.0, rtol=2e-3)
+    np.testing.assert_array_equal(served_beside(computing, others, 2.0), computing.end)
+
+
+def test_dispatching_exchanges_takes_processor_time_from_the_computing():
+    net = replace(graph([200_000] * 4, seconds=5e-3), measured=HOST)
+    ends = []
+    for dispatch in (0.0, 1e-3):
+        on = replace(machine(2, 1), cores=1, dispatch=dispatch)
+        ends.append(simulate(plan(net, on, ["ring+dense"]), 1).timeline().end.max())
+    assert ends[1] - ends[0] == pytest.approx(3e-3, rel=0.1)  # nothing computes beside the last
 
 
 @given(

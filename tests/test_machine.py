@@ -362,11 +362,12 @@ def test_a_text_in_the_place_of_a_number_is_read_or_refused_in_one_sentence(
 
 
 def test_delays_are_microseconds_in_the_file():
-    made = machine(startup=9e-6, restart=3e-6, handover=2e-6, burst=50e-6)
+    made = machine(startup=9e-6, wakeup=3e-6, handover=2e-6, burst=50e-6)
     data = file.to_data(made)
-    kept = [data[f"{name}_us"] for name in ("startup", "restart", "handover", "burst")]
+    kept = [data[f"{name}_us"] for name in ("startup", "wakeup", "handover", "burst")]
     assert kept == [9.0, 3.0, 2.0, 50.0]
 
 
 def test_what_older_versions_measured_beside_the_cores_is_read_and_forgotten() -> None:
-    assert file.from_data({**FILE, "slowed": 1.7, "alone": 0.5}, "m") == file.from_data(FILE, "m")
+    older = {**FILE, "slowed": 1.7, "alone": 0.5, "restart_us": 3.0}
+    assert file.from_data(older, "m") == file.from_data(FILE, "m")

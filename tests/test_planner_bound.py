@@ -45,12 +45,11 @@ def bytes_only(on: Machine, nic: Nic | None = None) -> Machine:
 def seconds(method: Method, spec: BucketSpec, on: Machine) -> float:
     """What a launch keeps the exchange stream busy for."""
     group, start, total = on.everyone, np.zeros(on.size), 0.0
-    for number, phase in enumerate(method.phases(spec, group)):
+    for phase in method.phases(spec, group):
         if isinstance(phase, Choice):
             total += float(price.votes(on, group, start).end.max())
             phase = phase.then(phase.expected)
-        later = number > 0
-        played = price.exchange(phase.schedule, phase.payload, on, group, start, later=later)
+        played = price.exchange(phase.schedule, phase.payload, on, group, start)
         total += float(played.end.max())
     return total
 

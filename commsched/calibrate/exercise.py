@@ -20,6 +20,7 @@ from commsched.exchange.registry import find_method, phases_of
 from commsched.machine.model import Machine
 from commsched.net.bucket import BucketSpec, Piece
 from commsched.net.graph import Layer, Net, Tensor
+from commsched.net.measured import PROCESSOR, Measured
 from commsched.net.sparsity import Sparsity
 from commsched.plan.model import Launch, Plan
 from commsched.program.model import Kind
@@ -27,7 +28,7 @@ from commsched.run.engine.compute_stream import run_steps
 from commsched.run.engine.engine import Engine
 from commsched.run.engine.recorder import Recorder
 from commsched.run.engine.worker import Emulated
-from commsched.run.job import clock
+from commsched.run.job import agree, clock
 from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.schedule.registry import COLLECTIVES
 from commsched.simulate.engine import simulate
@@ -94,6 +95,7 @@ class CellTimes(NamedTuple):
     # mean s from an exchange's end to the start of its decode on a rank, exponentially distributed
     handover: float = 0.0
     jitter: float = 0.0  # sigma of the logarithm of coding on a rank, over ranks and steps
+    processor: float = 0.0  # s of processor time that an exchange takes of a rank, without coding
 
     @property
     def whole(self) -> list[float]:
@@ -102,27 +104,37 @@ class CellTimes(NamedTuple):
         return seconds
 
 
-class _Sharing(Recorder):
-    """Stretches coding spans to their duration while all ranks of the node encode or decode.
+class _Costs(Recorder):
+    """Counts the processor time of coding, and the exchanges.
 
-    Work shorter than a time slice of the scheduler has a core of its own while other ranks wait.
+    Coding spans last as if all ranks of the node coded at once: work shorter than a time slice of
+    the scheduler has a core of its own while other ranks wait.
     """
 
     def __init__(self, rank: int, ranks_per_core: float) -> None:
         super().__init__(rank)
         self._ranks_per_core = ranks_per_core
+        self.coding = 0.0  # s of processor time
+        self.exchanges = 0
         self._used: dict[str, float] = {}  # s of processor time of each stream's thread
 
     def keep(self, span: Span) -> None:
+        lasted = span.end - span.start
         if span.stream in ("encode", "decode"):
             used = time.thread_time()
-            lasted = span.end - span.start
             # Waiting uses processor time, too.
             spent = min(used - self._used.get(span.stream, used), lasted)
-            lasted = max(lasted, spent * self._ranks_per_core)
-            span = span._replace(end=span.start + lasted)
             self._used[span.stream] = used
+            self.coding += spent
+            span = span._replace(end=span.start + max(lasted, spent * self._ranks_per_core))
+        elif span.stream != "compute":
+            self.exchanges += 1
         super().keep(span)
+
+    def now(self) -> Floats:
+        """Return processor seconds of all threads but this one, those of coding, and exchanges."""
+        others = time.process_time() - time.thread_time()
+        return np.array([others, self.coding, self.exchanges])
 
 
 def choose(machine: Machine, seconds: float) -> list[WorkloadCell]:
@@ -223,29 +235,41 @@ def make_plan(
     )
 
 
+def computing(plan: Plan) -> Plan:
+    """Return the plan whose compute keeps a core busy."""
+    measured = Measured(device=PROCESSOR, source="for calibration")
+    return replace(plan, net=replace(plan.net, measured=measured))
+
+
 def measure(
     comm: MPI.Intracomm, plan: Plan, seconds: float, timeout: float, place: Placement = ON_HOST
 ) -> CellTimes:
     """Run the plan on all ranks for about `seconds`; return the times on every rank."""
-    machine = plan.machine
     step = simulate(plan, 1).end
     counted = int(np.clip(seconds / max(step, 1e-3) - WARM, FEW, STEPS))
-    here = machine.node_of_rank.count(machine.node_of_rank[comm.rank])
-    recorder = _Sharing(comm.rank, here / machine.cores if machine.cores else 1.0)
+    recorder = _Costs(comm.rank, 1.0 / plan.machine.alone)
     spans: list[Span] = []
     recorder.takers.append(spans.append)
     worker = Emulated(plan, comm.rank, place.device.module)
     offset = clock.align(comm).offset
     engine = Engine(plan, comm, worker.roles, recorder, timeout, place=place)
+    costs: list[Floats] = []
+
+    def between(_: int) -> bool:
+        costs.append(recorder.now())
+        return False
+
     engine.start()
     try:
         comm.Barrier()
-        run_steps(plan, engine, worker, WARM + counted)
+        run_steps(plan, engine, worker, WARM + counted, between=between)
     except BaseException as error:
         engine.fail(error)
         raise
     engine.stop()
-    return _gathered(comm, plan, spans, offset)
+    others, coding, exchanges = costs[-1] - costs[WARM - 1]
+    each = agree.gather_numbers((others - coding) / exchanges, comm)
+    return _gathered(comm, plan, spans, offset)._replace(processor=float(np.median(each)))
 
 
 def predict(plan: Plan) -> CellTimes:

@@ -24,7 +24,6 @@ SHORT = {"exchange": 3e-3, "encode": 2e-3, "decode": 2e-3}
 # as cells to fit.
 FACTORS = {
     "startup": 3.0,
-    "restart": 3.0,
     "latency inside": 1.5,
     "latency between": 1.5,
     "bytes inside": 1.0,
@@ -35,6 +34,7 @@ FACTORS = {
     "gather call": 3.0,
     "scale call": 3.0,
 }
+COMPUTING = {"wakeup": 3.0}  # those adjusted to times beside computing, after the others
 
 
 def fit(
@@ -42,16 +42,18 @@ def fit(
 ) -> Machine:
     """Adjust the plan's machine to the measured times of the cells in `fitted`, (cells,).
 
+    If the plan's net computes on the cores, only what computing changes is adjusted.
     Least squares of the errors of logarithms, damped towards the unadjusted machine.
     """
     machine = plan.machine
-    names = [name for name in FACTORS if matters(machine, name)]
-    doubt = np.array([FACTORS[name] for name in names])
+    factors = COMPUTING if plan.net.occupies_cores else FACTORS
+    names = [name for name in factors if matters(machine, name)]
+    doubt = np.array([factors[name] for name in names])
 
     def errors(logs: Floats) -> Floats:
-        factors = dict(zip(names, np.exp(logs).tolist(), strict=True))
+        tried = dict(zip(names, np.exp(logs).tolist(), strict=True))
         beat()
-        return _errors(predict(replace(plan, machine=adjusted(machine, factors))), measured, fitted)
+        return _errors(predict(replace(plan, machine=adjusted(machine, tried))), measured, fitted)
 
     logs = least_squares(errors, doubt)
     return adjusted(machine, dict(zip(names, np.exp(logs).tolist(), strict=True)))
@@ -89,7 +91,7 @@ def adjusted(machine: Machine, factors: Factors) -> Machine:
     return replace(
         scaled_links(machine, factors),
         startup=machine.startup * factor("startup"),
-        restart=machine.restart * factor("restart"),
+        wakeup=machine.wakeup * factor("wakeup"),
         device=replace(
             device,
             bandwidth=device.bandwidth / factor("gather"),

@@ -67,17 +67,19 @@ def calibrate(
         )
     plan = exercise.make_plan(machine, cells)
     agree.check_plan(plan, comm)
-    times = exercise.measure(comm, plan, seconds * EXERCISE, timeout, place)
+    plans = [plan, exercise.computing(plan)] if place is ON_HOST else [plan]
+    share = seconds * EXERCISE / len(plans)
+    times = [exercise.measure(comm, one, share, timeout, place) for one in plans]
     progress("fitting", 1.0)
     if comm.rank == 0:
-        machine = _fitted(plan, cells, times, lambda: progress("fitting", 1.0))
+        machine = _fitted(plans, cells, times, lambda: progress("fitting", 1.0))
     sleeping_barrier(comm)
     machine = replace(
         machine,
         jitter=jitter,
         stalls=stalls.measure(comm, machine, seconds * STALLS),
-        handover=times.handover,
-        coding_jitter=times.jitter,
+        handover=times[0].handover,
+        coding_jitter=times[0].jitter,
     )
     return _agreed(machine, comm)
 
@@ -118,7 +120,7 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
         nic=None if nic is None else replace(nic, source=source),
         overrides={n: replace(link, source=source) for n, link in found.overrides.items()},
         startup=max(found.startup, STARTUP),
-        restart=max(found.startup, STARTUP),
+        wakeup=STARTUP,
         burst=found.burst,
         cores=cores_of_host(comm),
         shared_memory=shared_memory(comm, seconds * MEMORY) if place is ON_HOST else (),
@@ -131,19 +133,36 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
 
 
 def _fitted(
-    plan: Plan, cells: list[WorkloadCell], times: CellTimes, beat: Callable[[], None]
+    plans: list[Plan],
+    cells: list[WorkloadCell],
+    times: list[CellTimes],
+    beat: Callable[[], None],
 ) -> Machine:
     """Return the machine whose simulation is nearest to the measured times."""
     held = exercise.held_out(cells)
-    machine = replace(plan.machine, native=_native(cells, times, ~held))
-    machine = fit(replace(plan, machine=machine), times, ~held, beat)
-    predicted = exercise.predict(replace(plan, machine=machine))
-    found = [
-        HeldOut(name=cell.name, predicted=p, measured=m)
-        for cell, p, m, out in zip(cells, predicted.whole, times.whole, held, strict=True)
-        if out
-    ]
+    machine = replace(
+        plans[0].machine,
+        native=_native(cells, times[0], ~held),
+        dispatch=_dispatch(plans[0].machine, times),
+    )
+    for plan, real in zip(plans, times, strict=True):
+        machine = fit(replace(plan, machine=machine), real, ~held, beat)
+    found = []
+    for plan, real in zip(plans, times, strict=True):
+        predicted = exercise.predict(replace(plan, machine=machine))
+        beside = ", computing" if plan.net.occupies_cores else ""
+        found += [
+            HeldOut(name=f"{cell.name}{beside}", predicted=p, measured=m)
+            for cell, p, m, out in zip(cells, predicted.whole, real.whole, held, strict=True)
+            if out
+        ]
     return replace(machine, held_out=(*machine.held_out, *found))
+
+
+def _dispatch(machine: Machine, times: list[CellTimes]) -> float:
+    """Return the processor seconds of an exchange of a computing rank besides `Link.busy`."""
+    busy = (machine.between if machine.nodes > 1 else machine.inside).busy
+    return max(0.0, times[-1].processor - busy * float(np.mean(times[0].exchange)))
 
 
 def _native(

@@ -54,20 +54,19 @@ def exchange(
     group: Group,
     start: Floats,
     *,
-    later: bool = False,
     limit: int = LIMIT,
     rest: Floats | float = 0.0,
     taken: Algorithm | None = None,
 ) -> Played:
     """Price one exchange whose members arrive at `start`, (p,) s, the machine's start-up included.
 
-    `later`: another exchange of the launch has just ended, so that all threads are awake. `rest`
-    [s]: for how long each member's port has been idle, see `play`. Played up to `limit` moves;
-    beyond, the closed form from the latest start on, with mean bytes and messages for every member.
-    `native` costs as `library.Algorithm` says, or its measured seconds from the latest start on,
-    which include the start-up. `taken`: the algorithm, if another machine decides.
+    `rest` [s]: for how long each member's port has been idle, see `play`. Played up to `limit`
+    moves; beyond, the closed form from the latest start on, with mean bytes and messages for
+    every member. `native` costs as `library.Algorithm` says, or its measured seconds from the
+    latest start on, which include the start-up. `taken`: the algorithm, if another machine
+    decides.
     """
-    asked = Exchange(schedule, payload, machine, group, start, later, rest, taken)
+    asked = Exchange(schedule, payload, machine, group, start, rest, taken)
     return exchanges([asked], limit)[0]
 
 
@@ -79,7 +78,6 @@ class Exchange(NamedTuple):
     machine: Machine
     group: Group
     start: Floats
-    later: bool = False
     rest: Floats | float = 0.0
     taken: Algorithm | None = None
 
@@ -113,10 +111,10 @@ def _nothing(start: Floats) -> Played:
 
 def _route(asked: Exchange, limit: int) -> _Route | None:
     """Return what to play of an exchange; None if nobody sends anything."""
-    schedule, payload, machine, group, start, later, rest, taken = asked
+    schedule, payload, machine, group, start, rest, taken = asked
     if group.size == 1 or (not schedule.library and moves_up_to(schedule, 0) == 0):
         return None
-    begin = start + (machine.restart if later else machine.startup)
+    begin = start + machine.startup
     if not schedule.library:
         return _Route(schedule, payload, machine, group, begin, rest, limit)
     taken = taken or taken_by_library(schedule, payload, machine, group)
@@ -221,18 +219,14 @@ def _first_piece(schedule: Schedule, codec: Codec, numel: int) -> Payload:
     return Payload.reducing(schedule, codec, BucketSpec.uniform(numel))
 
 
-def votes(machine: Machine, group: Group, start: Floats, later: bool = False) -> Played:
+def votes(machine: Machine, group: Group, start: Floats) -> Played:
     """Price an agreement on one number, without the members' own work."""
     phase = voting(group, lambda state: 0.0)
-    return exchange(phase.schedule, phase.payload, machine, group, start, later=later)
+    return exchange(phase.schedule, phase.payload, machine, group, start)
 
 
-def _votes_first(machine: Machine, group: Group) -> Played:
+def _votes_alone(machine: Machine, group: Group) -> Played:
     return votes(machine, group, np.zeros(group.size))
-
-
-def _votes_later(machine: Machine, group: Group) -> Played:
-    return votes(machine, group, np.zeros(group.size), later=True)
 
 
 @lru_cache(maxsize=4096)
@@ -300,16 +294,16 @@ def price_steps(
     """
     device, start = machine.device, np.zeros(group.size)
     encode = seconds = decode = sent = messages = 0.0
-    for number, phase in enumerate(method.phases(method.seen(spec, group), group)):
-        played, later = [], number > 0
+    for phase in method.phases(method.seen(spec, group), group):
+        played = []
         if isinstance(phase, Choice):
-            played.append(once(machine, group, _votes_later if later else _votes_first))
+            played.append(once(machine, group, _votes_alone))
         phase = resolved(phase)
         encode += phase.take_seconds(device)
         decode += phase.give_seconds(device)
         yield Price(encode=encode, exchange=seconds, decode=decode, sent=sent, messages=messages)
         schedule, payload = phase.schedule, phase.payload
-        own = yield Exchange(schedule, payload, machine, group, start, later)
+        own = yield Exchange(schedule, payload, machine, group, start)
         assert own is not None
         played.append(own)
         seconds += sum(float(part.end.max()) for part in played)

@@ -193,8 +193,9 @@ class _Tasks:
         if not mine:
             return self._add(rank, op.name, TaskKind.WORK, placed, after)
         first = self._tag(("exchange", placed.step, op.name, op.team), len(moves))
-        spent = machine.restart if op.phase else machine.startup
-        begin = self._add(rank, f"{op.name} begin", TaskKind.WORK, placed, after, seconds=spent)
+        begin = self._add(
+            rank, f"{op.name} begin", TaskKind.WORK, placed, after, seconds=machine.startup
+        )
         held = [begin]  # when all received after so many rounds is merged
         sent: list[int] = []
         for number, each in enumerate(moves):

@@ -249,7 +249,7 @@ class Machine:
     """Nodes of ranks, the links inside and between them, and what computes on each rank."""
 
     FORMAT: ClassVar[str] = "commsched-machine/1"
-    GONE: ClassVar[tuple[str, ...]] = ("alone", "slowed")  # they follow from the cores
+    GONE: ClassVar[tuple[str, ...]] = ("alone", "slowed", "restart_us")  # of older versions
 
     name: str
     source: Source = UNKNOWN
@@ -269,8 +269,10 @@ class Machine:
     coding_jitter: Annotated[Rounded, SPREAD] = 0.0
     # Before an exchange's first message: wake-up, skew of the ranks.
     startup: Annotated[Delay, WRITTEN] = 0.0
-    # Before the first message of a launch's later exchanges: all ranks are awake.
-    restart: Annotated[Delay, Key(missing="startup")] = 0.0
+    # Until the threads run for an exchange that begins while its rank computes on a core.
+    wakeup: Delay = 0.0
+    # Processor time of a rank's threads per exchange, besides coding and what `busy` says.
+    dispatch: Delay = 0.0
     handover: Delay = 0.0  # mean until another thread of the rank takes up a ready operation
     # Seconds of bytes that a port to other nodes lets through at once after a rest.
     burst: Annotated[Delay, WRITTEN] = 0.0
@@ -337,7 +339,7 @@ class Machine:
 
     @cached_property
     def alone(self) -> float:
-        """Seconds of a task while the other ranks sleep, over its seconds while all do the same."""
+        """Seconds of computing while the other ranks sleep, over those while all compute."""
         return min(1.0, self.cores / max(self.ranks_of_node)) if self.cores else 1.0
 
     @property

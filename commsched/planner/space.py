@@ -100,6 +100,7 @@ class StepClock:
     on_cores: bool = False  # whether the ranks' cores compute the layers
     capacity: float = inf  # cores that the tasks of a rank share
     busy: float = 0.0  # cores that an exchange keeps busy on each rank
+    wakeup: float = 0.0  # s, of an exchange that begins while its rank computes
     handover: float = 0.0  # s, mean until a thread takes up what another one has made ready
     slowest: float = 0.0  # s, mean until the last rank's thread has done so
     early: float = 1.0  # share of `apply` that is done by bucket, if all are at the step's end
@@ -123,6 +124,7 @@ class StepClock:
             on_cores=net.occupies_cores,
             capacity=float(capacities(machine).min()),
             busy=(machine.between if machine.nodes > 1 else machine.inside).busy,
+            wakeup=machine.wakeup * net.occupies_cores,
             handover=machine.handover,
             # The mean of the largest of n exponential numbers is their n-th harmonic number.
             slowest=machine.handover * sum(1 / k for k in range(1, machine.size + 1)),

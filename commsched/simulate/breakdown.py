@@ -67,10 +67,9 @@ def _makeup(plan: Plan, op: Op, machines: tuple[Machine, Machine, Machine]) -> M
     if not everyone and (plan.launches[op.launch].group or plan.launches[op.launch].split > 1):
         full_machine, uncoded, empty = (alongside(machine, group) for machine in machines)
         machines = full_machine, uncoded, empty
-    later = op.phase > 0 or plan.net.occupies_cores
     start = np.zeros(group.size)
     if op.kind is Kind.DECIDE:
-        full, dry, least = (price.votes(m, group, start, later).end.max() for m in machines)
+        full, dry, least = (price.votes(m, group, start).end.max() for m in machines)
         if not everyone:
             numel = values_of(plan, op.launch)
             phase, device = resolved(phase_of(plan, op)), plan.machine.device
@@ -81,9 +80,7 @@ def _makeup(plan: Plan, op: Op, machines: tuple[Machine, Machine, Machine]) -> M
         # All three by the algorithm that the library takes on the machine as it is.
         taken = price.taken_by_library(schedule, payload, machines[0], group)
         full, dry, least = (
-            price.exchange(
-                schedule, payload, m, group, start, later=later, limit=0, taken=taken
-            ).end.max()
+            price.exchange(schedule, payload, m, group, start, limit=0, taken=taken).end.max()
             for m in machines
         )
         if schedule.library:  # a run cannot tell MPI's additions from its transfers

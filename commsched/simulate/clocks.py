@@ -28,13 +28,17 @@ class Clocks:
 
         begin = max(stream is free, inputs are ready)
 
-    overlap: the share of an exchange that progresses while its rank computes.
+    overlap: the share of an exchange that progresses while its rank computes. wakeup [s]: of the
+    threads for an exchange that begins while the rank computes.
     """
 
-    def __init__(self, shape: int | tuple[int, ...] | None, overlap: float = 1.0) -> None:
+    def __init__(
+        self, shape: int | tuple[int, ...] | None, overlap: float = 1.0, wakeup: float = 0.0
+    ) -> None:
         # s, by stream
         self.free: dict[str, Any] = defaultdict(lambda: 0.0 if shape is None else np.zeros(shape))
         self._overlap = overlap
+        self._wakeup = wakeup
 
     def begin(self, stream: str, ready: Times) -> Times:
         """Return when a stream can begin what is ready."""
@@ -47,6 +51,8 @@ class Clocks:
         within [s]: a rank's own work in it.
         """
         end = under_compute(start, end, self.free["compute"], self._overlap)
+        if self._wakeup:
+            end = end + self._wakeup * (self.free["compute"] > start)
         if within:
             end = end + within
         self.free[stream] = end

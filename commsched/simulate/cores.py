@@ -1,13 +1,14 @@
-"""How computing, coding and exchanging of a rank share the cores of its node."""
+"""How computing, coding and exchanging share the cores of a node."""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from commsched.arrays import Floats, Ints
+from commsched.arrays import Bools, Floats, Ints
 from commsched.machine.model import Machine
 
 ROUNDS = 8  # placements at most, until tasks that slow each other have settled
+SHARES = 6  # rounds in which the shares of short tasks settle
 SETTLED = 1e-3  # relative change of a task's seconds that counts as none
 
 
@@ -16,8 +17,21 @@ class Tasks(NamedTuple):
 
     start: Floats  # s
     end: Floats  # s, as placed
-    seconds: Floats  # that the task takes on a core of its own
+    seconds: Floats  # that the task takes on cores of its own
     demand: Floats  # cores that it keeps busy, more than 0 and at most 1
+
+    def some(self, where: Ints | Bools) -> "Tasks":
+        """Return the tasks at some places."""
+        return Tasks(*(column[where] for column in self))
+
+    def times(self, end: Floats) -> Floats:
+        """Return how many times its seconds each task lasts until `end`, (n,) s."""
+        return (end - self.start) / self.seconds
+
+
+def both(one: Tasks, other: Tasks) -> Tasks:
+    """Return the tasks of both."""
+    return Tasks(*(np.append(a, b) for a, b in zip(one, other, strict=True)))
 
 
 def capacities(machine: Machine) -> Floats:
@@ -62,6 +76,19 @@ def served(tasks: Tasks, capacity: float) -> Floats:
         later = np.interp(left, beyond, time) + np.maximum(left - beyond[-1], 0.0)
         found[mine[kind]] = np.where(target <= there, np.interp(target, inside, time), later)
     return found
+
+
+def served_beside(tasks: Tasks, short: Tasks, capacity: float) -> Floats:
+    """Return when each of the tasks ends beside short ones: (n,) s.
+
+    The short ones end as placed, because schedulers serve them at once whose threads have slept
+    (Linux, "EEVDF Scheduler"). What they have had is their share of the cores from then on.
+    """
+    count, every = len(tasks.start), both(tasks, short)
+    for _ in range(SHARES):
+        end = served(every, capacity)
+        every = every._replace(end=np.append(tasks.end, end[count:]))
+    return end[:count]
 
 
 def _share(wants: Floats, counts: Ints, capacity: float) -> Floats:

@@ -20,7 +20,7 @@ from commsched.program.placer import EXCHANGES, StreamQueue, serve
 from commsched.program.registry import STRATEGIES
 from commsched.program.slowness import slowness
 from commsched.simulate.clocks import Clocks
-from commsched.simulate.cores import ROUNDS, SETTLED, Tasks, capacities, served
+from commsched.simulate.cores import ROUNDS, SETTLED, Tasks, both, capacities, served, served_beside
 from commsched.simulate.pipelines import PipelineMessages, is_pipeline
 from commsched.simulate.placed import Placed, PlacedAlone, PlacedTurn, Source, Teams, by_source
 from commsched.simulate.result import Prediction
@@ -51,6 +51,8 @@ class _Alone(NamedTuple):
     start: Floats  # s
     seconds: Floats
     demand: float  # cores that it keeps busy
+    short: bool = False
+    slower: Floats | float = 1.0  # how many times these seconds it was placed to last
 
 
 class _Simulation:
@@ -73,6 +75,7 @@ class _Simulation:
         self.placed: list[Placed] = []
         self.ends: dict[Key, Placed] = {}  # what has been placed
         self.alone: dict[Key, _Alone] = {}  # of operations that take cores
+        self.dispatched: list[tuple[int, Floats]] = []  # role, s when an exchange begins
         self.queues: dict[tuple[int, str], StreamQueue] = {}  # by role and stream
         self.ranks: list[Ints] = []
         self.clocks: list[Clocks] = []
@@ -90,7 +93,8 @@ class _Simulation:
         machine, seed = self.plan.machine, self.plan.seed
         if not self.ranks:
             self.ranks = [np.array(role.ranks, np.int64) for role in program.roles]
-            self.clocks = [Clocks(len(ranks), machine.overlap) for ranks in self.ranks]
+            wakeup = machine.wakeup * self.plan.net.occupies_cores
+            self.clocks = [Clocks(len(ranks), machine.overlap, wakeup) for ranks in self.ranks]
         self.factor = [slowness(machine, seed, step, ranks) for ranks in self.ranks]
         if is_pipeline(program.roles):
             self._pipelines(step, program.roles)
@@ -228,36 +232,61 @@ class _Simulation:
             sigma, ranks = self.plan.machine.coding_jitter, self.ranks[role]
             factor = random.jitter(sigma, self.plan.seed, step, ranks, op.name)
             seconds, demand = factor * self._coding(op, step), 1.0
-        seconds = self._beside((role, step, op.name), start, seconds, demand)
+        short = op.kind not in (Kind.COMPUTE, Kind.APPLY)
+        seconds = self._beside((role, step, op.name), start, seconds, demand, short)
         end = self.clocks[role].free[op.stream] = start + seconds
         return end
 
-    def _beside(self, key: Key, start: Floats, seconds: Floats, demand: float) -> Floats:
-        """Return the seconds of an operation beside others, from those on idle cores: (ranks,)."""
-        if demand and self.plan.machine.cores:
-            self.alone[key] = _Alone(start, seconds, demand)
-        return seconds * self.slower[key] if key in self.slower else seconds
+    def _beside(
+        self, key: Key, start: Floats, seconds: Floats, demand: float, short: bool = False
+    ) -> Floats:
+        """Return the seconds of an operation beside others: (ranks,).
 
-    def slower_beside(self) -> Slower:
-        """Return how many times longer operations last because their rank shares its cores."""
+        seconds: beside nothing else of the rank, while the others of its node do the same.
+        """
+        if not (demand and self.plan.machine.cores):
+            return seconds
+        slower = self.slower.get(key, 1.0)
+        self.alone[key] = _Alone(start, seconds, demand, short, slower)
+        return seconds * slower
+
+    def slower_beside(self) -> tuple[Slower, float]:
+        """Return how many times longer operations last because ranks share cores.
+
+        Also returns the largest relative change of these since operations were placed.
+        """
         found: Slower = {}
+        moved = 0.0
         capacity = capacities(self.plan.machine)
         for role, ranks in enumerate(self.ranks):
             mine = {key: one for key, one in self.alone.items() if key[0] == role}
             if not mine:
                 continue
+            start, taken = (np.array([one[i] for one in mine.values()]) for i in (0, 1))
+            placed = np.array([self.ends[key].end for key in mine])
             demand = np.array([one.demand for one in mine.values()])
-            start, seconds = (np.array([one[i] for one in mine.values()]) for i in (0, 1))
-            end = np.array([self.ends[key].end for key in mine])
-            times = np.ones_like(end)
+            short = np.array([one.short for one in mine.values()])
+            times = np.ones_like(placed)
+            begun = [starts for other, starts in self.dispatched if other == role]
             for column, rank in enumerate(ranks.tolist()):
-                some = np.flatnonzero(seconds[:, column] > 0.0)
-                begun, ended, taken = (each[some, column] for each in (start, end, seconds))
-                tasks = Tasks(begun, ended, taken, demand[some])
-                later = served(tasks, capacity[rank])
-                times[some, column] = (later - begun) / taken
-            found.update(zip(mine, times, strict=True))
-        return found
+                busy = taken[:, column] > 0.0
+                tasks = Tasks(start[:, column], placed[:, column], taken[:, column], demand)
+                coding, own = tasks.some(busy & short), tasks.some(busy & ~short)
+                extra = self._dispatch([starts[column] for starts in begun])
+                beside = both(coding, extra)
+                times[busy & short, column] = coding.times(served(coding, capacity[rank]))
+                end = served_beside(own, beside, capacity[rank])
+                times[busy & ~short, column] = own.times(end)
+            for key, slower in zip(mine, times, strict=True):
+                found[key] = slower
+                moved = max(moved, float(np.abs(slower / mine[key].slower - 1.0).max()))
+        return found, moved
+
+    def _dispatch(self, starts: Sequence[float]) -> Tasks:
+        """Return what preparing exchanges that begin at `starts` takes of the cores."""
+        lasts = self.plan.machine.dispatch / self.plan.machine.alone
+        begun = np.array(starts if lasts else [], np.float64)
+        return Tasks(begun, begun + lasts, np.full_like(begun, lasts), np.ones_like(begun))
 
     def _coding(self, op: Op, step: int) -> float:
         """Seconds of the parts of an operation, without jitter."""
@@ -309,6 +338,7 @@ class _Simulation:
             begun = np.minimum(np.maximum(begins, start[last[ranks]]), ends)
             key = role, step, own.name
             ends = begun + self._beside(key, begun, ends - begun, self._busy(teams))
+            self.dispatched.append((role, begun))
             clocks.free[stream] = ends
             self.sent[role, stream] = ends
             self._note(role, step, own, PlacedAlone(begins, ends, sent[ranks], last[ranks]))
@@ -341,9 +371,8 @@ class _Simulation:
                 after, sent = self.known[key]
                 return Exchanged(first + after, sent)
         phase = None if op.kind is Kind.DECIDE else self._phase(op, step)
-        awake = op.phase > 0 or self.plan.net.occupies_cores
         of_team = (self.of_team, (launch.group, *what)) if what else None
-        found = exchanged(machine, phase, teams, start, rest, awake, self.limit, of_team)
+        found = exchanged(machine, phase, teams, start, rest, self.limit, of_team)
         if self.known is not None:
             self.known[key] = found.end - first, found.sent
         return found
@@ -390,9 +419,8 @@ def simulate(
 
     simulation = placed({}, progress)
     for _ in range(ROUNDS if simulation.alone else 0):
-        before, slower = simulation.slower, simulation.slower_beside()
-        moved = (np.abs(times / before.get(key, 1.0) - 1.0).max() for key, times in slower.items())
-        if max(moved, default=0.0) < SETTLED:
+        slower, moved = simulation.slower_beside()
+        if moved < SETTLED:
             break
         simulation = placed(slower, None)
     memory = simulation.strategy.memory(plan)

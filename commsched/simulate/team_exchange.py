@@ -74,7 +74,6 @@ def exchanged(
     teams: ExchangeTeams,
     start: Floats,
     rest: Floats,
-    later: bool,
     limit: int = price.LIMIT,
     of_team: tuple[dict[object, Exchanged], object] | None = None,
 ) -> Exchanged:
@@ -86,7 +85,7 @@ def exchanged(
     """
     if phase is None:
         assert len(start) == 1, "all ranks vote together"
-        votes = price.votes(machine, teams.first, start[0], later)
+        votes = price.votes(machine, teams.first, start[0])
         return Exchanged(votes.end[np.newaxis], votes.sent[np.newaxis])
     payload, schedule, count = phase.payload, phase.schedule, len(start)
     whole = count == 1 or not (teams.apart or schedule.library)
@@ -100,13 +99,12 @@ def exchanged(
             machine,
             group,
             start.ravel(),
-            later=later,
             limit=limit,
             rest=rest.ravel(),
         )
         return Exchanged(played.end.reshape(start.shape), played.sent.reshape(start.shape))
     known, key = ({}, None) if of_team is None else of_team
-    one = known.get(key) or _of_one(machine, phase, teams, later, limit)
+    one = known.get(key) or _of_one(machine, phase, teams, limit)
     if key is not None:
         known[key] = one
     return Exchanged(
@@ -114,16 +112,12 @@ def exchanged(
     )
 
 
-def _of_one(
-    machine: Machine, phase: Phase, teams: ExchangeTeams, later: bool, limit: int
-) -> Exchanged:
+def _of_one(machine: Machine, phase: Phase, teams: ExchangeTeams, limit: int) -> Exchanged:
     """Price the exchange of one of several teams, whose members begin together: (1, members)."""
     # Formulas take packets as equally long; where some are longer, the busiest rank counts.
     most = limit if teams.apart and phase.payload.uneven else 0
     start = np.zeros(teams.first.size)
-    played = price.exchange(
-        phase.schedule, phase.payload, machine, teams.first, start, later=later, limit=most
-    )
+    played = price.exchange(phase.schedule, phase.payload, machine, teams.first, start, limit=most)
     return Exchanged(played.end[np.newaxis], played.sent[np.newaxis])
 
 

@@ -182,7 +182,13 @@ def uneven() -> dict[str, Any]:
 
     nic = {"per_node": 1, "bandwidth_GBps": "2.5 GB/s", "turn_B": 65536.0, "source": "assumption"}
     device = {"name": "d", "memory_GB": 16.0, "bandwidth_GBps": 400.0, "tflops": 5.0}
-    times = {"startup_us": 9.0, "restart_us": 3.0, "handover_us": 2.0, "burst_us": 50.0}
+    times = {
+        "startup_us": 9.0,
+        "wakeup_us": 3.0,
+        "dispatch_us": 2.0,
+        "handover_us": 2.0,
+        "burst_us": 50.0,
+    }
     shares = {"jitter": 0.05, "coding_jitter": 0.1, "alone": 0.8, "slowed": 1.2, "overlap": 0.9}
     held_out = [
         {"name": f"h{number}", "predicted_us": 100.0, "measured_us": measured}

@@ -174,7 +174,7 @@ class Evaluator:
     ) -> Floats:
         """When each launch is decoded, in s from the start of the backward pass on."""
         size, clock = index.shape[1], self.clock
-        clocks = kind(None if size == 1 else size, clock.overlap)
+        clocks = kind(None if size == 1 else size, clock.overlap, clock.wakeup)
         clocks.free["compute"] = self._backward if size == 1 else np.full(size, self._backward)
         ends = np.empty(index.shape)
         several = [part.any() for part in rows.seconds[0]]

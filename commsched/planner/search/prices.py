@@ -136,7 +136,7 @@ class Prices:
     def _work(self, method: Method, spec: BucketSpec) -> "_Work":
         """Return what a launch's price is made of: own work, packing included, and exchanges."""
         machine, group = self.request.machine, self.group
-        device, awake = machine.device, self.request.net.occupies_cores
+        device = machine.device
         spec, start = method.seen(spec, group), np.zeros(group.size)
         phases = method.phases(spec, group)
         expected = [resolved(phase) for phase in phases]
@@ -146,15 +146,15 @@ class Prices:
         if votes not in self._own:
             self._own[votes] = [(*one, self._parts(*one, phases)) for one in operations(phases)]
         for kind, number, own in self._own[votes]:
-            phase, later = expected[number], number > 0 or awake
+            phase = expected[number]
             if kind is Kind.EXCHANGE:
-                one = price.Exchange(phase.schedule, phase.payload, machine, group, start, later)
+                one = price.Exchange(phase.schedule, phase.payload, machine, group, start)
                 exchanges.append(one)
                 found[ROWS[kind], number] = phase.within_seconds(device)
                 continue
             found[ROWS[kind], number] = seconds(own, phase, spec.all_raw / 4, device)
             if kind is Kind.DECIDE:
-                found[ROWS[kind], number] += self._votes[later]
+                found[ROWS[kind], number] += self._votes
         return _Work(found, exchanges)
 
     def _parts(self, kind: Kind, number: int, phases: Sequence[Phase | Choice]) -> tuple[Part, ...]:
@@ -170,14 +170,10 @@ class Prices:
         return gather_seconds(numel, device) + scale
 
     @cached_property
-    def _votes(self) -> tuple[float, float]:
-        """Seconds in which the ranks agree on a number: as a launch begins, and later."""
-        machine, start = self.request.machine, np.zeros(self.group.size)
-        first, later = (
-            float(price.votes(machine, self.group, start, later).end.max())
-            for later in (False, True)
-        )
-        return first, later
+    def _votes(self) -> float:
+        """Seconds in which the ranks agree on a number."""
+        start = np.zeros(self.group.size)
+        return float(price.votes(self.request.machine, self.group, start).end.max())
 
     def choose(self, methods: list[Method], sizes: list[int], pairs: bool) -> Shortlist:
         """Of some methods those that may be the fastest for some bucket.
