@@ -13,16 +13,17 @@ from commsched.coding.registry import CODECS
 from commsched.cost import price
 from commsched.cost.closed import FORMS, closed
 from commsched.cost.play import play
-from commsched.exchange.method import Choice, Method
+from commsched.exchange.method import Choice, Method, resolved
 from commsched.exchange.pair import Pair
 from commsched.exchange.payload import Payload
-from commsched.exchange.registry import legal_methods
+from commsched.exchange.registry import find_method, legal_methods
 from commsched.machine import file as machine_file
 from commsched.machine.model import CodecRate, Device, Group, Link, Machine, Nic, resized
 from commsched.net.bucket import BucketSpec
 from commsched.schedule.registry import COLLECTIVES
 from commsched.schedule.rounds import Goal, Schedule
 from tests.support import sampling
+from tests.support.small_plans import machine
 
 DEVICE = Device(name="test", memory=1e10, bandwidth=1e11, flops=1e13)
 LINK = Link(latency=5e-6, overhead=1e-6, per_byte=1e-10)
@@ -316,3 +317,14 @@ def test_a_choice_costs_its_votes_and_what_is_expected():
     votes = price.votes(on, on.everyone, np.zeros(4))
     assert found.seconds == pytest.approx(known.seconds + votes.end.max(), rel=1e-12)
     assert found.sent == known.sent + 3 * 8
+
+
+def test_an_exchange_waits_for_the_start_up_before_its_first_message():
+    on = machine(2, 2)
+    phase = resolved(find_method("ring+fp16").phases(BucketSpec.uniform(5000), on.everyone)[0])
+    start = np.array([0.0, 1e-3, 0.0, 2e-4])
+    ends = [
+        price.exchange(phase.schedule, phase.payload, each, on.everyone, start).end
+        for each in (on, replace(on, startup=3e-3))
+    ]
+    np.testing.assert_allclose(ends[1] - ends[0], 3e-3)
