@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +19,8 @@ from commsched.program.placer import EXCHANGES, StreamQueue, serve
 from commsched.program.registry import STRATEGIES
 from commsched.program.slowness import slowness
 from commsched.simulate.clocks import Clocks
-from commsched.simulate.cores import ROUNDS, SETTLED, Tasks, both, capacities, served, served_beside
+from commsched.simulate.core_sharing import CoreSharing, Key, Slower
+from commsched.simulate.cores import ROUNDS, SETTLED
 from commsched.simulate.pipelines import PipelineMessages, is_pipeline
 from commsched.simulate.placed import Placed, PlacedAlone, PlacedTurn, Source, Teams, by_source
 from commsched.simulate.result import Prediction
@@ -41,18 +41,6 @@ SAME = 1e-11  # s: starts that differ less count as equal when an exchange is lo
 
 # An exchange and how its ranks start one after the other -> ends from the first start on, B sent.
 Known = dict[tuple[object, ...], tuple[Floats, Floats]]
-Key = tuple[int, int, str]  # role, step and operation
-Slower = dict[Key, Floats]  # how many times an operation lasts what it takes alone, (ranks,)
-
-
-class _Alone(NamedTuple):
-    """What an operation takes of the cores if nothing else does, (ranks,) each."""
-
-    start: Floats  # s
-    seconds: Floats
-    demand: float  # cores that it keeps busy
-    short: bool = False
-    slower: Floats | float = 1.0  # how many times these seconds it was placed to last
 
 
 class _Simulation:
@@ -69,13 +57,11 @@ class _Simulation:
         self.plan = plan
         self.decisions = decisions
         self.limit = limit
-        self.slower = slower
         self.known = known
         self.strategy = STRATEGIES[plan.strategy]
         self.placed: list[Placed] = []
         self.ends: dict[Key, Placed] = {}  # what has been placed
-        self.alone: dict[Key, _Alone] = {}  # of operations that take cores
-        self.dispatched: list[tuple[int, Floats]] = []  # role, s when an exchange begins
+        self.sharing = CoreSharing(plan.machine, slower)
         self.queues: dict[tuple[int, str], StreamQueue] = {}  # by role and stream
         self.ranks: list[Ints] = []
         self.clocks: list[Clocks] = []
@@ -233,60 +219,9 @@ class _Simulation:
             factor = random.jitter(sigma, self.plan.seed, step, ranks, op.name)
             seconds, demand = factor * self._coding(op, step), 1.0
         short = op.kind not in (Kind.COMPUTE, Kind.APPLY)
-        seconds = self._beside((role, step, op.name), start, seconds, demand, short)
+        seconds = self.sharing.seconds((role, step, op.name), start, seconds, demand, short)
         end = self.clocks[role].free[op.stream] = start + seconds
         return end
-
-    def _beside(
-        self, key: Key, start: Floats, seconds: Floats, demand: float, short: bool = False
-    ) -> Floats:
-        """Return the seconds of an operation beside others: (ranks,).
-
-        seconds: beside nothing else of the rank, while the others of its node do the same.
-        """
-        if not (demand and self.plan.machine.cores):
-            return seconds
-        slower = self.slower.get(key, 1.0)
-        self.alone[key] = _Alone(start, seconds, demand, short, slower)
-        return seconds * slower
-
-    def slower_beside(self) -> tuple[Slower, float]:
-        """Return how many times longer operations last because ranks share cores.
-
-        Also returns the largest relative change of these since operations were placed.
-        """
-        found: Slower = {}
-        moved = 0.0
-        capacity = capacities(self.plan.machine)
-        for role, ranks in enumerate(self.ranks):
-            mine = {key: one for key, one in self.alone.items() if key[0] == role}
-            if not mine:
-                continue
-            start, taken = (np.array([one[i] for one in mine.values()]) for i in (0, 1))
-            placed = np.array([self.ends[key].end for key in mine])
-            demand = np.array([one.demand for one in mine.values()])
-            short = np.array([one.short for one in mine.values()])
-            times = np.ones_like(placed)
-            begun = [starts for other, starts in self.dispatched if other == role]
-            for column, rank in enumerate(ranks.tolist()):
-                busy = taken[:, column] > 0.0
-                tasks = Tasks(start[:, column], placed[:, column], taken[:, column], demand)
-                coding, own = tasks.some(busy & short), tasks.some(busy & ~short)
-                extra = self._dispatch([starts[column] for starts in begun])
-                beside = both(coding, extra)
-                times[busy & short, column] = coding.times(served(coding, capacity[rank]))
-                end = served_beside(own, beside, capacity[rank])
-                times[busy & ~short, column] = own.times(end)
-            for key, slower in zip(mine, times, strict=True):
-                found[key] = slower
-                moved = max(moved, float(np.abs(slower / mine[key].slower - 1.0).max()))
-        return found, moved
-
-    def _dispatch(self, starts: Sequence[float]) -> Tasks:
-        """Return what preparing exchanges that begin at `starts` takes of the cores."""
-        lasts = self.plan.machine.dispatch / self.plan.machine.alone
-        begun = np.array(starts if lasts else [], np.float64)
-        return Tasks(begun, begun + lasts, np.full_like(begun, lasts), np.ones_like(begun))
 
     def _coding(self, op: Op, step: int) -> float:
         """Seconds of the parts of an operation, without jitter."""
@@ -337,8 +272,8 @@ class _Simulation:
             ends = clocks.exchange(stream, begins, end[ranks], within)
             begun = np.minimum(np.maximum(begins, start[last[ranks]]), ends)
             key = role, step, own.name
-            ends = begun + self._beside(key, begun, ends - begun, self._busy(teams))
-            self.dispatched.append((role, begun))
+            ends = begun + self.sharing.seconds(key, begun, ends - begun, self._busy(teams))
+            self.sharing.dispatched.append((role, begun))
             clocks.free[stream] = ends
             self.sent[role, stream] = ends
             self._note(role, step, own, PlacedAlone(begins, ends, sent[ranks], last[ranks]))
@@ -418,8 +353,8 @@ def simulate(
         return simulation
 
     simulation = placed({}, progress)
-    for _ in range(ROUNDS if simulation.alone else 0):
-        slower, moved = simulation.slower_beside()
+    for _ in range(ROUNDS if simulation.sharing.tasks else 0):
+        slower, moved = simulation.sharing.slower(simulation.ranks, simulation.ends)
         if moved < SETTLED:
             break
         simulation = placed(slower, None)

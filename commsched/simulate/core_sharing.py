@@ -1,0 +1,85 @@
+"""How many times longer the placed operations of ranks last because they share cores."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from commsched.arrays import Floats, Ints
+from commsched.machine.model import Machine
+from commsched.simulate.cores import Tasks, both, capacities, served, served_beside
+from commsched.simulate.placed import Placed
+
+Key = tuple[int, int, str]  # role, step and operation
+Slower = dict[Key, Floats]  # how many times an operation lasts what it takes alone, (ranks,)
+
+
+class _Task(NamedTuple):
+    """What an operation takes of the cores if nothing else does, (ranks,) each."""
+
+    start: Floats  # s
+    seconds: Floats
+    demand: float  # cores that it keeps busy
+    short: bool
+    slower: Floats | float  # how many times these seconds it was placed to last
+
+
+class CoreSharing:
+    """Notes what operations take of the cores while they are placed, lasting `slower` times."""
+
+    def __init__(self, machine: Machine, slower: Slower) -> None:
+        self.tasks: dict[Key, _Task] = {}
+        self.dispatched: list[tuple[int, Floats]] = []  # role, s when an exchange begins
+        self._machine = machine
+        self._slower = slower
+
+    def seconds(
+        self, key: Key, start: Floats, seconds: Floats, demand: float, short: bool = False
+    ) -> Floats:
+        """Note an operation; return its seconds beside others: (ranks,).
+
+        seconds: beside nothing else of the rank, while the others of its node do the same.
+        """
+        if not (demand and self._machine.cores):
+            return seconds
+        slower = self._slower.get(key, 1.0)
+        self.tasks[key] = _Task(start, seconds, demand, short, slower)
+        return seconds * slower
+
+    def slower(self, ranks_of: Sequence[Ints], ends: Mapping[Key, Placed]) -> tuple[Slower, float]:
+        """Return how many times longer the operations last beside each other, as they are placed.
+
+        ranks_of: the ranks of each role. Also returns the largest relative change of these times
+        since the operations were placed.
+        """
+        found: Slower = {}
+        moved = 0.0
+        capacity = capacities(self._machine)
+        for role, ranks in enumerate(ranks_of):
+            mine = {key: one for key, one in self.tasks.items() if key[0] == role}
+            if not mine:
+                continue
+            start, taken = (np.array([one[i] for one in mine.values()]) for i in (0, 1))
+            placed = np.array([ends[key].end for key in mine])
+            demand = np.array([one.demand for one in mine.values()])
+            short = np.array([one.short for one in mine.values()])
+            times = np.ones_like(placed)
+            begun = [starts for other, starts in self.dispatched if other == role]
+            for column, rank in enumerate(ranks.tolist()):
+                busy = taken[:, column] > 0.0
+                tasks = Tasks(start[:, column], placed[:, column], taken[:, column], demand)
+                coding, own = tasks.some(busy & short), tasks.some(busy & ~short)
+                beside = both(coding, self._dispatch([starts[column] for starts in begun]))
+                times[busy & short, column] = coding.times(served(coding, capacity[rank]))
+                end = served_beside(own, beside, capacity[rank])
+                times[busy & ~short, column] = own.times(end)
+            for key, slower in zip(mine, times, strict=True):
+                found[key] = slower
+                moved = max(moved, float(np.abs(slower / mine[key].slower - 1.0).max()))
+        return found, moved
+
+    def _dispatch(self, starts: Sequence[float]) -> Tasks:
+        """Return what preparing exchanges that begin at `starts` takes of the cores."""
+        lasts = self._machine.dispatch / self._machine.alone
+        begun = np.array(starts if lasts else [], np.float64)
+        return Tasks(begun, begun + lasts, np.full_like(begun, lasts), np.ones_like(begun))
