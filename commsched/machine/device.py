@@ -1,0 +1,98 @@
+"""What computes and encodes on one rank: a device's rates, and those of codecs on it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import isfinite, log
+from typing import Annotated
+
+from commsched.errors import CommschedError
+from commsched.machine.fabric import Seconds
+from commsched.machine.link import UNKNOWN, PerByte
+from commsched.records import (
+    POSITIVE,
+    SHARE,
+    WRITTEN,
+    Key,
+    Rounded,
+    Source,
+    check_name,
+    normalise,
+    one_of,
+    unit,
+)
+
+Bandwidth = Annotated[float, unit("GBps", 1e9), POSITIVE]  # B/s, of memory
+Peak = Annotated[float, unit("", 1e12, quantity="tflops"), POSITIVE]  # 1/s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodecRate:
+    """Measured codec speed on one device: seconds = fixed + s/B * bytes as uncompressed float32."""
+
+    encode: PerByte
+    add: PerByte
+    decode: PerByte
+    fixed: Annotated[Seconds, WRITTEN] = 0.0  # per call
+    fixed_add: Seconds | None = None  # per call of add; None: `fixed`
+    fixed_decode: Seconds | None = None  # per call of decode; None: `fixed`
+    source: Source = UNKNOWN
+
+    def __post_init__(self) -> None:
+        normalise(self, "codec: ", rounds=False)  # a device rounds its rates
+
+    @property
+    def per_add(self) -> float:
+        """Seconds per call of add, however few bytes."""
+        return self.fixed if self.fixed_add is None else self.fixed_add
+
+    @property
+    def per_decode(self) -> float:
+        """Seconds per call of decode, however few bytes."""
+        return self.fixed if self.fixed_decode is None else self.fixed_decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """The processor that computes and encodes on one rank."""
+
+    name: str
+    memory: Annotated[float, unit("GB", 1e9), POSITIVE]  # B
+    bandwidth: Bandwidth
+    flops: Annotated[Peak, Key("tflops")]
+    precision: Annotated[str, one_of("float16", "float32")] = "float16"  # that `flops` counts
+    # Share of the peak that dense layers reach.
+    efficiency: Annotated[Rounded, SHARE, WRITTEN] = 1.0
+    # Measured products: rows, inner, columns, and 1e12 operations per second in `precision`.
+    matrices: tuple[tuple[float, float, float, float], ...] = ()
+    gather: PerByte = 0.0  # to gather a bucket; 0: three passes over memory
+    fixed_gather: Seconds = 0.0  # to gather a bucket of any size
+    scale: PerByte = 0.0  # to make a bucket's sum a mean; 0: a copy
+    fixed_scale: Seconds = 0.0  # to make a bucket's sum a mean, at any size
+    codecs: Mapping[str, CodecRate] = field(default_factory=dict)  # measured; else from bandwidth
+    source: Source = UNKNOWN
+
+    def __post_init__(self) -> None:
+        check_name("device", self.name)
+        if not all(isfinite(value) and value > 0 for row in self.matrices for value in row):
+            raise CommschedError("device: matrices must be positive numbers")
+        normalise(self, "device: ")
+        codecs = {name: replace(rate) for name, rate in self.codecs.items()}
+        for rate in codecs.values():
+            normalise(rate)
+        object.__setattr__(self, "codecs", codecs)
+
+    def rate(self, matrix: tuple[int, ...] = ()) -> float:
+        """Return the flops per second of a layer, by its matrix product's shape if known.
+
+        The measured product counts whose three sizes are nearest, in the logarithm and sorted;
+        among equally near ones, the one with the nearest inner size.
+        """
+        if not matrix or not self.matrices:
+            return self.flops * self.efficiency
+        wanted = sorted(matrix)
+
+        def far(row: tuple[float, float, float, float]) -> tuple[float, float]:
+            pairs = zip(sorted(row[:3]), wanted, strict=True)
+            return sum(log(a / b) ** 2 for a, b in pairs), abs(log(row[1] / matrix[1]))
+
+        return 1e12 * min(self.matrices, key=far)[3]
