@@ -47,7 +47,7 @@ class Operation:
     name: str
     stream: str
     seconds: PredictedAndMeasured
-    waited: PredictedAndMeasured  # s of it waiting for a peer
+    waited: PredictedAndMeasured  # s of it waiting for a peer; NaN: unknown, see `doubt`
     nbytes: PredictedAndMeasured  # B per rank and step that has it, a mean over both
     below_clock: (
         bool  # shorter than the clocks' uncertainty, so that its place in time means nothing
@@ -72,9 +72,10 @@ class Comparison:
     only_measured: tuple[str, ...]
     within: tuple[tuple[str, str], ...]  # of these, where the prediction has their seconds
     clock_uncertainty: float  # s
+    doubt: str | None  # why waiting cannot be told from transfer; None: it can
     warnings: tuple[str, ...]
     interval: Interval | None  # of the predicted iteration; None: both sides are measured
-    why: Why | None  # the iteration's error in parts; None: no rank has all steps of both sides
+    why: Why | None  # the iteration's error in parts; None: `doubt`, or no rank has all steps
 
 
 def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Comparison:
@@ -88,10 +89,12 @@ def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Com
         if len(measure.steps(t)) < 2:
             raise CommschedError(NO_ITERATION.format(kind=what))
     sides = [(t, measure.settled(t, skip_first)) for t in (predicted, measured)]
-    p, m = (_side(t, keep) for t, keep in sides)
+    uncertainty = max(predicted.clock_uncertainty, measured.clock_uncertainty)
+    doubts = [_doubt(t, keep) for t, keep in sides]
+    p, m = (_side(t, keep, doubt is None) for (t, keep), doubt in zip(sides, doubts, strict=True))
     streams = dict.fromkeys((*predicted.streams, *measured.streams))
     busy = [_busy(t, keep) for t, keep in sides]
-    uncertainty = max(predicted.clock_uncertainty, measured.clock_uncertainty)
+    doubt = doubts[1] or doubts[0]
     found = [totals(t, skip_first) for t, _ in sides]
 
     only_measured = tuple(name for name in m.index if name not in p.index)
@@ -118,7 +121,9 @@ def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Com
             pair for pair in predicted.prediction.within.items() if pair[0] in only_measured
         ),
         clock_uncertainty=uncertainty,
+        doubt=doubt,
         warnings=(
+            *filter(None, doubts),
             *predicted.warnings,
             *measured.warnings,
             *fabric_differences(predicted.header, measured.header),
@@ -126,7 +131,7 @@ def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Com
         interval=None
         if predicted.kind == "measured"
         else interval(found[0], predicted.prediction.residuals),
-        why=attribute(predicted, measured, skip_first, (found[0], found[1])),
+        why=None if doubt else attribute(predicted, measured, skip_first, (found[0], found[1])),
     )
 
 
@@ -161,23 +166,26 @@ def check_comparable(predicted: Timeline, measured: Timeline) -> None:
         )
 
 
-def check_clocks(measured: Timeline, skip_first: int = 1) -> None:
-    """Refuse a measurement whose median exchange is shorter than its clocks' uncertainty."""
-    if not len(measured):
-        return
-    keep = measure.settled(measured, skip_first)
-    compared = keep[np.searchsorted(measure.steps(measured), measured.step)]
-    compared &= measure.communicates(measured)
+def _doubt(t: Timeline, keep: Bools) -> str | None:
+    """Say why waiting is unknown if the median exchange is shorter than the clocks' uncertainty.
+
+    keep: (steps,), which steps count.
+    """
+    if not t.clock_uncertainty:
+        return None
+    compared = keep[np.searchsorted(measure.steps(t), t.step)] & measure.communicates(t)
     if not compared.any():
-        return
-    typical = _median((measured.end - measured.start)[compared])
-    if measured.clock_uncertainty > typical:
-        raise CommschedError(
-            f"the clocks of the {measured.kind} timeline are uncertain by"
-            f" {units.seconds(measured.clock_uncertainty)}, more than the {units.seconds(typical)}"
-            " that an exchange lasts (median), so that waiting cannot be told from transfer; run"
-            " it again with less else on these hosts, or with larger buckets"
-        )
+        return None
+    typical = _median((t.end - t.start)[compared])
+    if t.clock_uncertainty <= typical:
+        return None
+    return (
+        f"the clocks of the {t.kind} timeline are uncertain by"
+        f" {units.seconds(t.clock_uncertainty)}, more than the {units.seconds(typical)} that an"
+        " exchange lasts (median), so that waiting cannot be told from transfer: waiting and the"
+        " parts of the error are left out; run it again with less else on these hosts, or with"
+        " larger buckets"
+    )
 
 
 def _median(values: Floats) -> float:
@@ -191,7 +199,7 @@ def _busy(t: Timeline, keep: Bools) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """Means over ranks and medians over steps of one side, (names,); NaN without spans."""
+    """Means over ranks and medians over steps of one side, (names,); NaN: unknown."""
 
     seconds: Floats
     waited: Floats
@@ -200,7 +208,8 @@ class _Side:
     stream: dict[str, str]
 
 
-def _side(t: Timeline, keep: Bools) -> _Side:
+def _side(t: Timeline, keep: Bools, waiting: bool) -> _Side:
+    """Return one side; `waiting`: whether its waiting is known."""
     column = np.searchsorted(measure.steps(t), t.step)
     t, column = t.select(keep[column]), column[keep[column]]
     key, inverse, count = np.unique(
@@ -217,7 +226,8 @@ def _side(t: Timeline, keep: Bools) -> _Side:
     names, first = np.unique(t.name, return_index=True)
     streams = {t.names[i]: t.streams[t.stream[k]] for i, k in zip(names, first, strict=True)}
     index = {t.names[i]: int(i) for i in names}
-    return _Side(over_steps(t.end - t.start), over_steps(t.waited), nbytes, index, streams)
+    waited = over_steps(t.waited) if waiting else np.full(size, np.nan)
+    return _Side(over_steps(t.end - t.start), waited, nbytes, index, streams)
 
 
 def _median_by(group: Ints, values: Floats, groups: int) -> Floats:

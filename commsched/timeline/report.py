@@ -1,6 +1,7 @@
 """Comparisons in words and as data."""
 
 from collections.abc import Iterable, Sequence
+from math import isnan
 from typing import Any
 
 from commsched import units
@@ -66,7 +67,8 @@ def _sureness(c: Comparison) -> list[str]:
 def _why(c: Comparison, limit: int | None) -> list[str]:
     """Return the parts of the iteration's error, then the operations that cause most of it."""
     if c.why is None:
-        return ["the error cannot be split: no rank has all compared steps on both sides"]
+        cause = "no rank has all compared steps on both sides"
+        return [f"the error cannot be split: {'waiting is unknown' if c.doubt else cause}"]
     total = c.why.total
     scale = c.iteration.measured
     rows = [
@@ -126,7 +128,7 @@ def _cells(pair: PredictedAndMeasured) -> list[str]:
 
 
 def _plain(seconds: float) -> str:
-    return f"{seconds * 1e3:.3f}"
+    return "-" if isnan(seconds) else f"{seconds * 1e3:.3f}"
 
 
 def _signed(seconds: float) -> str:
@@ -165,8 +167,8 @@ def comparison_data(c: Comparison) -> dict[str, Any]:
                 "name": o.name,
                 "stream": o.stream,
                 **_pair_data(o.seconds, "seconds"),
-                "predicted_waited_seconds": units.significant(o.waited.predicted),
-                "measured_waited_seconds": units.significant(o.waited.measured),
+                "predicted_waited_seconds": _known(o.waited.predicted),
+                "measured_waited_seconds": _known(o.waited.measured),
                 "predicted_bytes": units.significant(o.nbytes.predicted),
                 "measured_bytes": units.significant(o.nbytes.measured),
                 "below_clock_uncertainty": o.below_clock,
@@ -179,6 +181,10 @@ def comparison_data(c: Comparison) -> dict[str, Any]:
         "clock_uncertainty_seconds": units.significant(c.clock_uncertainty),
         "warnings": list(c.warnings),
     }
+
+
+def _known(value: float) -> float | None:
+    return None if isnan(value) else units.significant(value)
 
 
 def _why_data(why: Why) -> dict[str, Any]:
