@@ -7,9 +7,12 @@ def main() -> int:
     """Run the command line; an interrupt while it is imported leaves no traceback."""
     try:
         from commsched.cli.main import main as run
+
+        return run()
     except KeyboardInterrupt:
         return 130
-    return run()
+    finally:
+        exec("")  # else an interrupt in such a call, as dataclass makes, lets CPython die of SIGINT
 
 
 if __name__ == "__main__":

@@ -40,9 +40,7 @@ def progress_visible() -> bool:
 
 def progress(total: int, unit: str, what: str = "") -> Any:
     """Return tqdm's bar, which appears after `QUIET` seconds; a context with `update`."""
-    from tqdm import tqdm  # ranks, which show nothing, begin without it
-
-    return tqdm(
+    return _tqdm()(
         total=total,
         unit=unit,
         desc=printable(what),
@@ -62,10 +60,8 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
     if not screen().isatty():
         yield lambda _: None
         return
-    from tqdm import tqdm
-
     what = printable(what)
-    bar = tqdm(
+    bar = _tqdm()(
         desc=what,
         bar_format="{desc} ({elapsed})",
         delay=QUIET,
@@ -93,9 +89,7 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
 
 def tell(sentence: str) -> None:
     """Print a line on stderr, above what shows progress."""
-    from tqdm import tqdm
-
-    tqdm.write(printable(sentence), file=screen())
+    _tqdm().write(printable(sentence), file=screen())
 
 
 def each(rows: Iterable[T], what: str) -> Iterator[T]:
@@ -115,9 +109,7 @@ def progress_bar(what: str, total: int) -> Callable[[int, str], None]:
     Nothing is drawn before the first step is done; the pace leaves out that warm-up step. The last
     step is always drawn, however short the work, and ends the line.
     """
-    from tqdm import tqdm
-
-    drawn: Any = None
+    tqdm, drawn = _tqdm(), None
 
     def show(done: int, word: str) -> None:
         nonlocal drawn
@@ -131,6 +123,17 @@ def progress_bar(what: str, total: int) -> Callable[[int, str], None]:
             drawn.close()
 
     return show
+
+
+def _tqdm() -> Any:
+    """Import tqdm only where it is used, as ranks show nothing, and make its lock.
+
+    An interrupt while a bar makes the lock would leave a traceback.
+    """
+    from tqdm import tqdm
+
+    tqdm.get_lock()
+    return tqdm
 
 
 def _parent(process: Path) -> Path:

@@ -36,7 +36,7 @@ class Kind:
 
     def scale(self, unit: str) -> float | None:
         """Return the size of a unit; None for a unit of another kind, or one of two meanings."""
-        bare = unit.replace("\N{GREEK SMALL LETTER MU}", "u").replace("\N{MICRO SIGN}", "u")
+        bare = unit.replace("\u03bc", "u").replace("\u00b5", "u")  # Greek mu, and the micro sign
         bare = re.sub(r"\s*/\s*", "/", bare)
         return self.units.get(bare, self.folded.get(bare.lower()))
 
