@@ -34,7 +34,7 @@ SELECTION = {
 SPENT = {"median": 9e-4, "least": 9e-4, "most": 9e-4}
 PARTED = {**SELECTION, "codec": PARTITION, "seconds": SPENT, "extra": 7 * 10**6, "asked": 0.1}
 MESSAGE = {
-    "mpiexec": "", **Buffers("GPU", "by its pointers", 10**9, 0.1, 0.125, 0.025)._asdict(),
+    "over": "", **Buffers("GPU", "by its pointers", 10**9, 0.1, 0.125, 0.2, 0.025)._asdict(),
     "of_copy": 0.8, "of_staged": 5.0,
 }  # fmt: skip
 STEP = {
@@ -46,7 +46,7 @@ FOUND = {
     "format": gpu_report.FORMAT,
     "versions": {"gpu": "a GPU", "driver": "1.2.3"},
     "codecs": [SELECTION, PARTED],
-    "messages": [MESSAGE, {**MESSAGE, "mpiexec": "--mca pml ucx", "pointed": None}],
+    "messages": [MESSAGE, {**MESSAGE, "over": "UCX", "pointed": None}],
     "steps": [{**STEP, "bed": "1x2-gpu"}, {**STEP, "bed": "1x4-gpu"}],
     "failed": {},
 }
@@ -68,6 +68,7 @@ def test_messages_are_compared_with_a_copy_and_with_each_other():
     assert bench_gpu.messages(MESSAGE).splitlines()[1:] == [
         "copy to pinned memory   10.00 GB/s",
         "through pinned memory   8.00 GB/s, 80.0% of the copy (asked: >= 80%)",
+        "from host to host       5.00 GB/s: MPI alone, without a GPU",
         "by pointers             40.00 GB/s, 5.00x of through pinned memory (asked: >= 3x)",
     ]
     assert "this MPI does not take them" in bench_gpu.messages({**MESSAGE, "pointed": None})

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from commsched.kernels import bits, eightbit, half, rangefloat, select
 from commsched.kernels.finite import finite
-from commsched.kernels.random import Dither, hashes, run_key
+from commsched.kernels.random import Dither, hashes, key_of, keys, run_key
 from tests.test_codecs import round_trip
 
 
@@ -148,6 +148,11 @@ def test_dither_is_two_halves_of_counted_hashes(key, sizes):
         np.testing.assert_array_equal(got[:half], words & 0xFFFF)
         np.testing.assert_array_equal(got[half:], words[: size - half] >> 16)
         done += half
+
+
+@given(st.integers(0, 2**63), st.integers(0, 2**40), st.integers(-1, 2**20), st.text(max_size=9))
+def test_the_key_of_a_rank_is_the_one_among_many(seed, step, rank, name):
+    assert key_of(seed, step, rank, name) == keys(seed, step, np.array([rank]), name)[0]
 
 
 def test_dither_is_even_and_uncorrelated():

@@ -43,6 +43,7 @@ RING = "ring+dense"
 PHASED = (("zen", 0.05), ("hitopk:0.01", 1.0), ("sparse-ps", 0.05))
 DENSITY = 0.05  # of what `coo` exchanges
 LARGEST = 16 * 2**20  # B of the largest bucket
+LEAST_LARGEST = 2**16  # B of it on the slowest machines
 SIZES = (1, 4, 16)  # divisors of the largest size
 BETWEEN = (
     2,
@@ -153,13 +154,20 @@ def tell_bytes(machine: Machine, cells: Sequence[WorkloadCell]) -> bool:
 
 
 def _fitting(machine: Machine, seconds: float, steps: int) -> list[WorkloadCell]:
+    """Return the largest cells whose repeats fit into the time.
+
+    Where start-ups alone exceed it, as on a GPU that ranks share, small cells would save little:
+    then bytes may take as long again.
+    """
+
+    def step(cells: Sequence[WorkloadCell]) -> float:
+        return sum(_pause(machine, cell) for cell in cells)
+
     largest = LARGEST
-    while True:
-        cells = _cells(machine, largest)
-        step = sum(_pause(machine, cell) for cell in cells)
-        if step * (WARM + steps) <= seconds or largest <= 2**16:
-            return cells
+    most = max(seconds / (WARM + steps), 2 * step(_cells(machine, LEAST_LARGEST)))
+    while step(_cells(machine, largest)) > most and largest > LEAST_LARGEST:
         largest //= 2
+    return _cells(machine, largest)
 
 
 def _cells(machine: Machine, largest: int) -> list[WorkloadCell]:

@@ -100,6 +100,7 @@ def messages(found: Mapping[str, Any]) -> str:
         f"copy to pinned memory   {rate('copy')}",
         f"through pinned memory   {rate('staged')}, {found['of_copy']:.1%} of the copy"
         f" (asked: >= {STAGED:.0%})",
+        f"from host to host       {rate('hosted')}: MPI alone, without a GPU",
         "by pointers             this MPI does not take them",
     ]
     if found["pointed"] is not None:

@@ -11,6 +11,7 @@ from commsched.coding.codec import Codec, State
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.kernels import bits
+from commsched.kernels.accumulate import ADD, put
 from commsched.kernels.device import numbers
 from commsched.kernels.modules import module_of
 from commsched.net.bucket import BucketSpec
@@ -84,7 +85,7 @@ class Fit(Codec):
     def add(self, packet: Array, out: Array) -> None:
         values = np.empty_like(out)
         self.decode(packet, values)
-        out += values
+        put(values, out, ADD)
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         sizes = [self._bytes(round(float(n))) for n in np.atleast_1d(stop - start)]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from commsched.arrays import Array, Floats, Ints
-from commsched.kernels.accumulate import ADD, REPLACE, TAKE_OFF
+from commsched.kernels.accumulate import ADD, REPLACE, TAKE_OFF, put
 from commsched.kernels.finite import finite
 from commsched.kernels.merge import Listed
 from commsched.machine.model import CodecRate, Device
@@ -65,7 +65,7 @@ class Codec(ABC):
 
     def encode_kept(self, values: Array, lost: Array, state: State) -> tuple[Array, bool]:
         """Add `lost` to (n,) float32 in place; return the encoded sums, and if all are finite."""
-        values += lost
+        put(lost, values, ADD)
         return self.encode(values, state), finite(values)
 
     def combine(self, packets: list[Array], out: Array) -> None:
@@ -78,7 +78,7 @@ class Codec(ABC):
         """Subtract a packet's values from `values` (n,) float32, in place."""
         delivered = np.empty_like(values)
         self.decode(packet, delivered)
-        values -= delivered
+        put(delivered, values, TAKE_OFF)
 
     def pack(self, found: Listed, numel: int) -> Array:
         """Write a run's non-zeros as `encode` does; for codecs with `lists`."""

@@ -11,6 +11,7 @@ from commsched.errors import CommschedError
 from commsched.exchange.lists import left, taken
 from commsched.exchange.method import Method, Phase, copy_seconds, take_gradient
 from commsched.exchange.payload import Payload
+from commsched.kernels.accumulate import ADD, put
 from commsched.kernels.finite import finite
 from commsched.kernels.merge import Listed, merged
 from commsched.machine.model import Device, Group
@@ -166,7 +167,7 @@ def take_with_feedback(state: State) -> Array:
     """Add the unsent part of earlier gradients; the exchange keeps its own losses."""
     gradient, lost = state["gradient"], lost_of(state)
     if finite(gradient):
-        gradient += lost
+        put(lost, gradient, ADD)
         lost.fill(0)
     return gradient
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from commsched.arrays import Array
+from commsched.kernels.accumulate import ADD, put
 from commsched.kernels.bits import pack_flags, packed_bytes
 from commsched.kernels.compiled import compiled
 from commsched.kernels.device import device
@@ -49,7 +50,7 @@ def added_above(values: Array, lost: Array, threshold: float) -> tuple[Array, bo
     """Add `lost` to values in place; return `above` of the sums, and whether all are finite."""
     gpu = device(values)
     if gpu is None:
-        values += lost
+        put(lost, values, ADD)
         return above(values, threshold), finite(values)
     least = np.maximum(np.float32(threshold), TINY).view(np.int32)
     index, whole = gpu.select.added_flagged(values, lost, int(least))

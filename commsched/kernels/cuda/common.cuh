@@ -118,6 +118,16 @@ __device__ inline float range_value(u32 code, int bits, int mantissa, int base)
 
 __device__ inline bool is_folded(int width) { return width == 1 || width == 2 || width == 4 || width == 8; }
 
+// Eight codes side by side, the first in the lowest bits.
+template <int WIDTH> __device__ u64 side_by_side(const u32 *codes)
+{
+    u64 word = 0;
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        word |= (u64)codes[k] << WIDTH * k;
+    return word;
+}
+
 // Write the low `bytes` bytes of a word, in one store where that is aligned.
 __device__ inline void write_bytes(u8 *out, u64 word, int bytes)
 {
@@ -138,9 +148,10 @@ __device__ inline void pack_eight(const u32 *codes, i64 at, i64 count, int width
 {
     int valid = count - at < 8 ? (int)(count - at) : 8;
     if (is_folded(width)) { // neighbours share bytes
-        u64 word = 0;
-        for (int k = 0; k < 8; k++)
-            word |= (u64)codes[k] << (width * k);
+        u64 word = width == 8   ? side_by_side<8>(codes)
+                   : width == 4 ? side_by_side<4>(codes)
+                   : width == 2 ? side_by_side<2>(codes)
+                                : side_by_side<1>(codes);
         write_bytes(out + at * width / 8, word, (valid * width + 7) / 8);
         return;
     }
@@ -224,9 +235,9 @@ __device__ inline u32 random_word(u32 number, u32 low, u32 high)
 }
 
 // The 16 bits of element i of `count`, whose first word has the number `done`: a word serves two.
-__device__ inline int dithered(i64 i, i64 count, u32 done, u32 low, u32 high)
+__device__ inline int dithered(u32 i, u32 count, u32 done, u32 low, u32 high)
 {
-    i64 half = (count + 1) / 2;
-    u32 word = random_word(done + (u32)(i < half ? i : i - half), low, high);
+    u32 half = count / 2 + count % 2;
+    u32 word = random_word(done + (i < half ? i : i - half), low, high);
     return (int)(i < half ? word & 0xffff : word >> 16);
 }

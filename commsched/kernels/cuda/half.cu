@@ -12,18 +12,24 @@ __device__ u32 bf16(float value)
 
 __device__ float wide_bf16(u32 code) { return __uint_as_float(code << 16); }
 
-// Four values at a time where both arrays are aligned for it.
+template <u32 (*CODE)(float)> __device__ u32 two(float first, float second)
+{
+    return CODE(first) | CODE(second) << 16;
+}
+
+// Eight values at a time where both arrays are aligned for it.
 template <u32 (*CODE)(float)> __device__ void narrow(const float *values, i64 n, u16 *out)
 {
-    i64 fours = (u64)values % 16 == 0 && (u64)out % 8 == 0 ? n / 4 : 0;
-    for (i64 i = here(); i < fours; i += stride()) {
-        float4 four = ((const float4 *)values)[i];
-        ((ushort4 *)out)[i] = make_ushort4(CODE(four.x), CODE(four.y), CODE(four.z), CODE(four.w));
+    i64 eights = (u64)values % 16 == 0 && (u64)out % 16 == 0 ? n / 8 : 0;
+    for (i64 i = here(); i < eights; i += stride()) {
+        float4 a = ((const float4 *)values)[2 * i], b = ((const float4 *)values)[2 * i + 1];
+        ((uint4 *)out)[i] = make_uint4(two<CODE>(a.x, a.y), two<CODE>(a.z, a.w), two<CODE>(b.x, b.y), two<CODE>(b.z, b.w));
     }
-    for (i64 i = 4 * fours + here(); i < n; i += stride())
+    for (i64 i = 8 * eights + here(); i < n; i += stride())
         out[i] = CODE(values[i]);
 }
 
+// Four values at a time where both arrays are aligned for it.
 template <float (*VALUE)(u32)> __device__ void widen(const u16 *codes, i64 n, int way, float *out)
 {
     i64 fours = (u64)codes % 8 == 0 && (u64)out % 16 == 0 ? n / 4 : 0;

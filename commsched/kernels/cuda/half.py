@@ -8,7 +8,7 @@ from commsched.kernels.cuda.launch import launch, strides
 
 def narrow(kernel: str, values: Array, out: Array) -> None:
     """Write a kernel's results for (n,) float32 to (n,) uint16."""
-    launch("half", kernel, strides(len(values), 4), values, np.int64(len(values)), out)
+    launch("half", kernel, strides(len(values), 8), values, np.int64(len(values)), out)
 
 
 def widen(kernel: str, words: Array, out: Array, way: int) -> None:

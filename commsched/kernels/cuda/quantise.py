@@ -6,7 +6,7 @@ A run is cut as `codecs.blockwise` cuts it: pieces of whole blocks, up to 65536 
 import numpy as np
 
 from commsched.arrays import Array
-from commsched.kernels.cuda.launch import launch, strides
+from commsched.kernels.cuda.launch import MOST, launch
 
 
 def quant(
@@ -16,7 +16,7 @@ def quant(
 
     key: of the random numbers; None: round to nearest.
     """
-    run = _run(values, block, width)
+    run = values, *_run(len(values), block, width)
     how = np.float64(share), np.int32(key is not None), *_words(key or 0)
     launch("quantise", "quant", len(scales), *run, *how, scales, out)
 
@@ -30,26 +30,39 @@ def levels(
     above: factor by which a scale exceeds the largest magnitude.
     """
     how = np.int32(count), np.float64(above), *_words(key)
-    launch("quantise", "levels", len(scales), *_run(values, block, width), *how, scales, out)
+    launch(
+        "quantise",
+        "levels",
+        len(scales),
+        values,
+        *_run(len(values), block, width),
+        *how,
+        scales,
+        out,
+    )
 
 
 def quant_values(codes: Array, scales: Array, block: int, width: int, out: Array, way: int) -> None:
     """Put the values of `quant` codes into (n,) float32 `out` as `way` says."""
-    run = np.int64(len(out)), np.int32(block), np.int32(width), np.int32(way)
-    launch("quantise", "quant_values", strides(len(out)), codes, scales, *run, out)
+    given = codes, scales, *_run(len(out), block, width), np.int32(way), out
+    launch("quantise", "quant_values", _rows(len(out), block), *given)
 
 
 def level_values(
     codes: Array, scales: Array, block: int, width: int, count: int, out: Array, way: int
 ) -> None:
     """Put the values of `levels` codes into (n,) float32 `out` as `way` says."""
-    form = np.int32(block), np.int32(width), np.int32(count)
-    run = np.int64(len(out)), *form, np.int32(way)
-    launch("quantise", "level_values", strides(len(out)), codes, scales, *run, out)
+    run = *_run(len(out), block, width), np.int32(count), np.int32(way)
+    launch("quantise", "level_values", _rows(len(out), block), codes, scales, *run, out)
 
 
-def _run(values: Array, block: int, width: int) -> tuple[Array, np.int64, np.int32, np.int32]:
-    return values, np.int64(len(values)), np.int32(block), np.int32(width)
+def _run(numel: int, block: int, width: int) -> tuple[np.int64, np.int64, np.int32, np.int32]:
+    """Return a run's values, those in whole blocks, the values of a block, and the bits of each."""
+    return np.int64(numel), np.int64(numel // block * block), np.int32(block), np.int32(width)
+
+
+def _rows(numel: int, block: int) -> int:
+    return min(-(-numel // block), MOST)
 
 
 def _words(key: int) -> tuple[np.uint32, np.uint32]:

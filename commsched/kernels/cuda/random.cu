@@ -6,5 +6,5 @@
 KERNEL dither(i64 n, u32 done, u32 low, u32 high, int *out)
 {
     for (i64 i = here(); i < n; i += stride())
-        out[i] = dithered(i, n, done, low, high);
+        out[i] = dithered((u32)i, (u32)n, done, low, high);
 }

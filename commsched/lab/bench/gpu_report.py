@@ -22,7 +22,7 @@ from commsched.lab.validate.report import bars
 from commsched.lab.validate.report import measured as predicted_and_measured
 from commsched.lab.validate.session import Say
 from commsched.lab.validate.table import FailedRow, Row, ValidationRow
-from commsched.run.doctor import ucx_words
+from commsched.run.doctor import DIRECT, ucx_words
 from commsched.run.job import launcher
 from commsched.run.job import start as job
 
@@ -70,12 +70,11 @@ def measured(folder: Path, options: GpuReportOptions, say: Say) -> Document:
     found: Document = {"format": FORMAT, "date": time.strftime("%Y-%m-%d"), "versions": versions()}
     parts: dict[str, Callable[[], list[Document]]] = {
         "codecs": lambda: codec_rows(options, say),
-        "messages": lambda: _messages(folder, "messages", ()),
+        "messages": lambda: [messages(folder, "", ())],
     }
     ucx = ucx_words()
     if ucx:
-        direct = *ucx, "-x", "COMMSCHED_BUFFERS=direct"  # its Open MPI does not say what UCX can
-        parts["messages over UCX"] = lambda: _messages(folder, "messages-ucx", direct)
+        parts["messages over UCX"] = lambda: [messages(folder, "UCX", (*ucx, *DIRECT))]
     for lanes in LANES:
         parts[f"steps of {lanes} ranks"] = partial(_steps, folder, lanes, options, say)
     found |= {"codecs": [], "messages": [], "steps": [], "failed": {}}
@@ -102,13 +101,13 @@ def codec_rows(options: GpuReportOptions, say: Say) -> list[Document]:
     return rows
 
 
-def _messages(folder: Path, name: str, options: Sequence[str]) -> list[Document]:
-    """Measure messages between two ranks; options: of mpiexec."""
-    path = folder / f"{name}.json"
+def messages(folder: Path, over: str, options: Sequence[str]) -> Document:
+    """Measure messages between two ranks; over: name of what mpiexec's options choose."""
+    path = folder / f"messages{over.lower()}.json"
     command = ("bench", "buffers", "--device", "cuda", "-o", str(path))
     job.commsched(2, command, LIMIT, quiet=True, options=options)
     told = files.parse(files.read_text(path), str(path))
-    return [{"mpiexec": " ".join(options), **told}]
+    return {"over": over, **told}
 
 
 def _steps(folder: Path, lanes: int, options: GpuReportOptions, say: Say) -> list[Document]:
