@@ -84,8 +84,8 @@ class Exchanger:
     take no gradients.
 
     With `device="cuda"` gradients and sums are CuPy arrays on the GPU that is current where the
-    block begins. `ready` and `wait` work in the current stream, which must be the same one in the
-    whole block; `ready` waits for no device. CUDA's default stream waits for all others: no
+    block begins. `ready` and `wait` work in the stream that is current there, in whatever thread;
+    `ready` waits for no device. CUDA's default stream waits for all others: no
     transfer overlaps its work.
     """
 
@@ -391,6 +391,7 @@ class Exchanger:
     def _running(self) -> Engine:
         if self._engine is None or self._over:
             raise CommschedError("an Exchanger works inside a with block; this one has none")
+        self._place.device.use("caller")  # PyTorch calls from a thread of its own
         return self._engine
 
     def _mark(self, all_of_them: bool = False) -> None:

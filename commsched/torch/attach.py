@@ -10,9 +10,8 @@ from commsched.errors import CommschedError
 from commsched.plan.model import Plan
 from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
-from commsched.torch.parameters import (
-    trained,
-)
+from commsched.torch.arrays import device_of, share_stream
+from commsched.torch.parameters import trained
 from commsched.torch.states import Elements
 from commsched.torch.sync import Sync
 
@@ -34,10 +33,14 @@ def attach(
 
     Afterwards a training script stays as it is for one process. `backward()` hands each gradient
     over as soon as it is ready, and returns when every `.grad` holds the mean over all ranks, as
-    with DistributedDataParallel. Gradients are read through NumPy views of their memory and copied
-    once into the buckets; the means are copied once into `.grad`. Sparse gradients of embeddings
-    are handed over as rows and come back sparse, see `Exchanger.ready`. Parameters and buffers
-    start as those of rank 0.
+    with DistributedDataParallel. Gradients are read in place and copied once into the buckets; on
+    the host `.grad` then is the memory of the bucket, on a GPU the mean is copied into it. Sparse
+    gradients of embeddings are handed over as rows and come back sparse, see `Exchanger.ready`.
+    Parameters and buffers start as those of rank 0.
+
+    Parameters lie in memory of the host, or all on one GPU of each rank (the extra `cuda`). There
+    CuPy adds gradients in PyTorch's current stream, which must stay the same one: let the script
+    work in a `torch.cuda.Stream`, because no transfer overlaps the work of CUDA's default stream.
 
     `comm`: all ranks, COMM_WORLD by default. With `find_unused_parameters` a parameter may get no
     gradient on some ranks; on none, its `.grad` stays None. With `broadcast_buffers` each forward
@@ -59,13 +62,18 @@ def attach(
     """
     comm = started_by_mpi(comm)
     timeline = timeline or wanted_timeline()
-    elements = {name: Elements(parameter) for name, parameter in trained(model).items()}
+    parameters = trained(model)
+    device = agree.on_all_ranks(lambda: device_of(parameters), comm)
+    elements = {name: Elements(parameter) for name, parameter in parameters.items()}
+    if parameters:
+        share_stream(parameters)
     exchanger = Exchanger(
         plan,
         comm,
         timeline=timeline,
         record=record,
         timeout=timeout,
+        device=device,
         skip_overflow=skip_overflow,
         parameters=elements,
     )

@@ -19,6 +19,7 @@ from commsched.run.engine.memory_probe import ranks_of_this_node
 from commsched.run.engine.probe import sleeping_barrier
 from commsched.run.job import agree
 from commsched.torch import handing_over
+from commsched.torch.arrays import check_on_host
 from commsched.torch.attach import started_by_mpi
 from commsched.torch.captured_net import measured_net, over_ranks
 from commsched.torch.choices import Choices, with_experts
@@ -77,6 +78,7 @@ def capture(
     check_alike(parameters, "trains", comm)
     for key, parameter in parameters.items():
         check_kind(key, parameter)
+    check_on_host(parameters, "capture")
     seen: list[Any] = []  # the inputs of the model's first forward pass
     see = model.register_forward_pre_hook(
         lambda _, inputs, named: seen.append((inputs, named)) if not seen else None,

@@ -27,6 +27,7 @@ from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
 from commsched.run.job.ending import say
 from commsched.timeline.model import Span
+from commsched.torch.arrays import check_on_host
 from commsched.torch.attach import started_by_mpi, wanted_timeline
 from commsched.torch.capture import WARM_UP
 from commsched.torch.captured_net import measured_net
@@ -87,6 +88,7 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
         check_alike(trained(model), "trains", self._comm)
         for name, parameter in trained(model).items():
             check_kind(name, parameter)
+        check_on_host(trained(model), "DataParallel")
         dense = self._planned(_unmeasured(Observer(model)), self._here(), DENSE)
         self.sync = Sync(
             model,

@@ -12,21 +12,29 @@ from torch.nn.parallel import DistributedDataParallel
 from commsched.errors import CommschedError
 from commsched.plan.model import Plan
 from commsched.run.exchanger import Exchanger
+from commsched.torch.arrays import share_stream, tensor_of
 from commsched.torch.attach import started_by_mpi
 from commsched.torch.parameters import check_fits, dense_array, trained
 from commsched.torch.script_end import ScriptEnd
 
 
 def hook(
-    plan: Plan | str | Path, comm: MPI.Intracomm | None = None, *, timeout: float = 600.0
+    plan: Plan | str | Path,
+    comm: MPI.Intracomm | None = None,
+    *,
+    timeout: float = 600.0,
+    device: str = "cpu",
 ) -> tuple["Buckets", Callable[["Buckets", Any], Any]]:
     """Return state and hook for `ddp.register_comm_hook(*commsched.torch.hook(plan, comm))`.
 
     All ranks call it together; `comm` has the ranks of DDP's process group in the same order,
     COMM_WORLD by default. Gradients are handed over with DDP's buckets, so a small `bucket_cap_mb`
-    overlaps best. The last bucket waits for all means. A plan made with `--sum` is refused.
+    overlaps best. The last bucket waits for all means. A plan made with `--sum` is refused. For a
+    model on PyTorch's current GPU give `device="cuda"`.
     """
-    exchanger = Exchanger(plan, started_by_mpi(comm), timeout=timeout)
+    if device == "cuda":
+        share_stream({"": torch.empty(0, device=device)})
+    exchanger = Exchanger(plan, started_by_mpi(comm), timeout=timeout, device=device)
     return Buckets(exchanger), lambda state, bucket: state.take(bucket)
 
 
@@ -46,13 +54,14 @@ class Buckets:
             self._find_names(bucket.parameters()[0])
         for name, gradient in self._gradients(bucket):
             self._exchanger.ready(name, dense_array(name, gradient))
-        future = torch.futures.Future()
+        where = bucket.buffer().device
+        future = torch.futures.Future(devices=[where] if where.type == "cuda" else [])
         self._pending.append((bucket, future))
         if bucket.is_last():
             for full, done in self._pending:
                 for name, gradient in self._gradients(full):
                     mean = self._exchanger.wait(name)
-                    gradient.copy_(torch.from_numpy(mean).view(gradient.shape))
+                    gradient.copy_(tensor_of(mean).view(gradient.shape))
                 done.set_result(full.buffer())
             self._pending.clear()
         return future

@@ -10,6 +10,7 @@ from mpi4py import MPI
 from commsched.errors import Agreed, CommschedError
 from commsched.plan.model import Plan
 from commsched.run.job import agree
+from commsched.torch.arrays import array_of, device_of, module_of, tensor_of
 from commsched.torch.hooks import all_ours
 
 WRAPPERS = ("module.", "_orig_mod.")  # of DistributedDataParallel and torch.compile
@@ -56,10 +57,6 @@ def check_kind(name: str, parameter: Any) -> None:
         raise CommschedError(
             f"parameter {name!r} is {_dtype(parameter)}; what can be summed is {known}"
         )
-    if parameter.device.type != "cpu":
-        raise CommschedError(
-            f"parameter {name!r} lies on {parameter.device}; attach takes parameters on the cpu"
-        )
 
 
 def check_fits(parameters: Mapping[str, Any], plan: Plan, some_unused: bool) -> None:
@@ -75,6 +72,7 @@ def check_fits(parameters: Mapping[str, Any], plan: Plan, some_unused: bool) -> 
             got, want = list(shape_of(parameters[name])), list(tensor.shape)
             raise CommschedError(f"parameter {name!r} has shape {got}, in the plan {want}; {again}")
         check_kind(name, parameters[name])
+    device_of(parameters)
     missing = next((name for name in parameters if name not in net.tensors), None)
     if missing is not None and not some_unused:
         raise CommschedError(f"the plan has no tensor {missing!r}, which the model trains; {again}")
@@ -86,7 +84,7 @@ def sparse_embeddings(model: Any) -> list[Any]:
 
 
 def handed_over(name: str, gradient: Any) -> Any:
-    """Return a gradient as an Exchanger takes it: a NumPy array, or rows and their values."""
+    """Return a gradient as an Exchanger takes it: an array, or rows and their values."""
     if gradient.layout is torch.strided:
         return dense_array(name, gradient)
     if gradient.layout is not torch.sparse_coo or gradient.sparse_dim() != 1:
@@ -98,42 +96,44 @@ def handed_over(name: str, gradient: Any) -> Any:
     rows, values = gradient._indices(), gradient._values()
     if values.requires_grad or values.dtype is not torch.float32:
         values = values.detach().float()
-    return rows.numpy()[0], values.numpy()
+    return array_of(rows)[0], array_of(values)
 
 
 def no_gradient(parameter: Any, rows: bool) -> Any:
     """Return what a rank hands over for a parameter that it did not use."""
+    module = module_of(parameter)
     if rows:
-        return np.zeros(0, np.int64), np.zeros((0, *shape_of(parameter)[1:]), np.float32)
-    return np.broadcast_to(np.float32(0), shape_of(parameter))
+        return module.zeros(0, np.int64), module.zeros((0, *shape_of(parameter)[1:]), np.float32)
+    return module.broadcast_to(module.zeros((), np.float32), shape_of(parameter))
 
 
 def put_mean(parameter: Any, mean: Any, overflow: bool) -> None:
     """Let `.grad` be a mean, or infinity after an overflow; rows as a sparse tensor.
 
-    It has the mean's own memory, which the next gradient may be added to, where the parameter is
-    float32 and lies in the order of its axes. A hook of the user's gets memory of its own.
+    On the host it has the mean's own memory, which the next gradient may be added to, where the
+    parameter is float32 and lies in the order of its axes. A hook of the user's gets memory of its
+    own.
     """
     if isinstance(mean, tuple):
         rows, values = mean
         if overflow:
-            rows, values = (
-                np.zeros(1, np.int64),
-                np.full((1, *values.shape[1:]), np.inf, np.float32),
-            )
-        values = torch.from_numpy(values)
+            module = module_of(parameter)
+            rows = module.zeros(1, np.int64)
+            values = module.full((1, *values.shape[1:]), np.inf, np.float32)
+        values = tensor_of(values)
         if parameter.dtype is not torch.float32:
             values = values.to(parameter.dtype)
         parameter.grad = torch.sparse_coo_tensor(
-            torch.from_numpy(rows[np.newaxis]),
+            tensor_of(rows[np.newaxis]),
             values,
             parameter.shape,
             check_invariants=False,
             is_coalesced=True,
         )
         return
-    mean = torch.from_numpy(mean).view(parameter.shape)
-    if parameter.dtype is torch.float32 and parameter.is_contiguous() and all_ours(parameter):
+    lends = isinstance(mean, np.ndarray) and all_ours(parameter)
+    mean = tensor_of(mean).view(parameter.shape)
+    if parameter.dtype is torch.float32 and parameter.is_contiguous() and lends:
         parameter.grad = mean
     elif parameter.grad is None:
         parameter.grad = torch.empty_like(parameter).copy_(mean)
@@ -144,15 +144,15 @@ def put_mean(parameter: Any, mean: Any, overflow: bool) -> None:
 
 
 def dense_array(name: str, gradient: Any) -> Any:
-    """Return a gradient as a NumPy array of float32; a view of its memory if it is float32."""
+    """Return a gradient as an array of float32; a view of its memory if it is float32."""
     if gradient.dtype is torch.float32 and gradient.layout is torch.strided and gradient.ndim:
-        return gradient.detach().numpy()
+        return array_of(gradient.detach())
     if gradient.layout is not torch.strided:
         raise CommschedError(
             f"parameter {name!r} has a sparse gradient ({gradient.layout}), and buckets of"
             " DistributedDataParallel are dense; use commsched.torch.attach, or sparse=False"
         )
-    return gradient.detach().float().reshape(tuple(gradient.shape) or (1,)).numpy()
+    return array_of(gradient.detach().float().reshape(tuple(gradient.shape) or (1,)))
 
 
 def _dtype(parameter: Any) -> str:

@@ -8,6 +8,7 @@ import torch
 from mpi4py import MPI
 
 from commsched.arrays import Array
+from commsched.torch.arrays import array_of, tensor_of
 
 CHUNK = 2**28  # B of one message, far below the counts that an MPI takes
 
@@ -26,7 +27,7 @@ def broadcast(tensors: Iterable[Any], comm: MPI.Comm) -> None:
 
 def _broadcast(tensors: list[Any], comm: MPI.Comm) -> None:
     parts = [t.contiguous().reshape(-1).view(torch.uint8) for t in tensors]
-    data = torch.cat(parts).numpy()
+    data = torch.cat([part.cpu() for part in parts]).numpy()
     for start in range(0, len(data), CHUNK):
         comm.Bcast(data[start : start + CHUNK], 0)
     if comm.rank:
@@ -42,12 +43,12 @@ class Elements:
         self._parameter = parameter
 
     def __getitem__(self, there: slice) -> Array:
-        return self._parameter.detach().reshape(-1)[there].float().numpy()
+        return array_of(self._parameter.detach().reshape(-1)[there].float())
 
     def __setitem__(self, there: slice, values: Array) -> None:
         parameter = self._parameter.detach()
         flat = parameter.reshape(-1)  # a copy if the parameter is not contiguous
-        flat[there] = torch.from_numpy(values)
+        flat[there] = tensor_of(values)
         if flat.data_ptr() != parameter.data_ptr():
             parameter.copy_(flat.view(parameter.shape))
 

@@ -26,7 +26,7 @@ def averaged(model):
     """What is tested against: MPI_Allreduce of every gradient after backward."""
     for parameter in model.parameters():
         if parameter.grad is not None:
-            total = parameter.grad.float().numpy().copy()
+            total = parameter.grad.float().cpu().numpy().copy()
             WORLD.Allreduce(MPI.IN_PLACE, total)
             parameter.grad.copy_(torch.from_numpy(total / WORLD.size))
 
@@ -111,7 +111,7 @@ def cnn_with_batch_norm():
     def between(model, loss, last):
         by_mpi(model, loss, last)
         for buffer in model.buffers():  # what the next forward begins with
-            WORLD.Bcast(values := buffer.numpy().copy(), 0)
+            WORLD.Bcast(values := buffer.cpu().numpy().copy(), 0)
             kept.append((buffer, torch.from_numpy(values)))
 
     kept = []
@@ -175,7 +175,7 @@ def bfloat16():
 def grad_scaler_skips_on_all_ranks():
     """Rank 1 overflows in step 1; nobody steps, both halve the scale."""
     model = make("mlp")
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler = torch.amp.GradScaler(torch.get_default_device().type, init_scale=1024.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with attach(model, plan_of(model, WORLD.size), skip_overflow=True):
         for step in range(3):

@@ -1,8 +1,10 @@
 """All checks of commsched.torch on the ranks of one job: `python -m tests.support.torch_job`.
 
-Each check prints its name with "ok" or what went wrong.
+Arguments: names of checks, all by default; DEVICE=cuda makes models on a GPU. Each check prints its
+name with "ok" or what went wrong.
 """
 
+import os
 import sys
 import traceback
 
@@ -33,6 +35,7 @@ assert torch_timeline_checks
 
 def main():
     torch.set_num_threads(1)
+    torch.set_default_device(os.environ.get("DEVICE", "cpu"))
     for name, work in CHECKS.items():
         if len(sys.argv) > 1 and name not in sys.argv[1:]:
             continue

@@ -133,13 +133,15 @@ def make(kind, seed=0):
 
 
 def batch(kind, step, rank):
-    """Inputs and targets of a rank in a step."""
-    draw = torch.Generator().manual_seed(1000 * step + rank)
-    if kind in ("gpt", "lstm"):
-        words = torch.randint(WORDS, (5, 9), generator=draw)
-        return words[:, :-1], words[:, 1:]
-    shape = (5, 3, 9, 9) if kind == "cnn" else (5, 6)
-    return torch.randn(shape, generator=draw), torch.randint(4, (5,), generator=draw)
+    """Inputs and targets of a rank in a step, on the device on which models are made."""
+    draw, where = torch.Generator().manual_seed(1000 * step + rank), torch.get_default_device()
+    with torch.device("cpu"):
+        if kind in ("gpt", "lstm"):
+            words = torch.randint(WORDS, (5, 9), generator=draw)
+            return words[:, :-1].to(where), words[:, 1:].to(where)
+        shape = (5, 3, 9, 9) if kind == "cnn" else (5, 6)
+        inputs = torch.randn(shape, generator=draw)
+        return inputs.to(where), torch.randint(4, (5,), generator=draw).to(where)
 
 
 def loss_of(model, inputs, targets):
