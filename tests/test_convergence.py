@@ -1,5 +1,6 @@
 """The convergence table: trainings in one process are those of real ranks; means and intervals."""
 
+from dataclasses import replace
 from math import log
 from pathlib import Path
 
@@ -112,6 +113,13 @@ def test_the_page_has_the_recorded_tables():
     assert markdown(in_order) in page, "run: python plots/convergence.py"
 
 
+@pytest.fixture
+def five_periods(monkeypatch):
+    """The digits' table, whose trainings end sooner."""
+    monkeypatch.setitem(TABLES, "digits", replace(NET, periods=5))
+
+
+@pytest.mark.usefixtures("five_periods")
 def test_cases_that_are_trained_side_by_side_are_those_of_one_process_in_the_same_order(tmp_path):
     wanted = ConvergenceRequest(table="digits", names=("daso", "bf16", "dense"), folds=1, seeds=1)
     alone = bench.train(wanted, tmp_path / "alone", lambda line: None)
@@ -139,6 +147,7 @@ def test_seconds_of_a_case_count_its_rates_and_trainings_that_do_not_say():
     assert seconds_of(case) == 3 * 4.0 + 9.0 + 2 * 4.0
 
 
+@pytest.mark.usefixtures("five_periods")
 def test_a_training_that_is_made_again_has_the_numbers_of_the_first_and_says_its_seconds(tmp_path):
     import msgspec
 

@@ -9,7 +9,6 @@ from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.lab.testbed import system
 from commsched.machine import file as machine_file
-from tests.support.rank_server import on_ranks
 
 PLAN = ["plan", "lstm", "--machine", "localhost", "--time-limit", "0"]
 
@@ -50,14 +49,6 @@ def test_what_was_probably_meant_is_told(words, said, capsys):
 def test_the_beginning_of_a_name_is_enough_for_a_hint():
     with pytest.raises(CommschedError, match=r"nearest: 'p3\.16xlarge'"):
         machine_file.load("p3.16")
-
-
-def test_a_calibration_tells_itself_as_json(tmp_path):
-    path = tmp_path / "machine.json"
-    ended = on_ranks(2, "calibrate", "-o", str(path), "--seconds", "0.5", "--json")
-    told = json.loads(ended.output[ended.output.index("{") :])  # after what stderr says
-    assert (told["machine"], told["ranks"]) == (str(path), 2)
-    assert machine_file.read(path).size == 2
 
 
 def test_a_program_is_found_where_only_roots_path_leads(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from commsched.cli.signals import Spare, one_interrupt
 from commsched.plan import file as plan_file
 from tests.support.jobs import ROOT
 
-WORDS = ("plan", "bert-base", "--machine", "p3.16xlarge", "--nodes", "4", "--progress")
+WORDS = ("plan", "vgg16", "--machine", "p3.16xlarge", "--nodes", "4", "--progress")
 SO_FAR = "commsched: interrupted; this is the best plan so far"
 NOTHING = "commsched: interrupted before a plan was found; nothing is written"
 NOT_BEGUN = "commsched: interrupted before the command began; nothing is written"

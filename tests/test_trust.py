@@ -65,6 +65,11 @@ def test_calibrate_ends_with_its_held_out_error(tmp_path):
     assert ("this calibration is poor" in said) == bool(doubts(errors))
 
 
-def test_a_calibration_of_one_rank_says_that_nothing_was_exchanged(tmp_path):
-    words = ("calibrate", "-o", str(tmp_path / "m.json"), "--seconds", "0.2")
-    assert "warning: 1 rank exchanges nothing" in on_ranks(1, *words).output
+def test_a_calibration_of_one_rank_says_as_json_that_nothing_was_exchanged(tmp_path):
+    path = tmp_path / "m.json"
+    ended = on_ranks(1, "calibrate", "-o", str(path), "--seconds", "0.2", "--json")
+    told = json.loads(ended.output[ended.output.index("{") :])  # after what stderr says
+    (warning,) = told["warnings"]
+    assert warning.startswith("1 rank exchanges nothing")
+    assert (told["machine"], told["ranks"], told["held_out_errors"]) == (str(path), 1, [])
+    assert machine_file.read(path).size == 1

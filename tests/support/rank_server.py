@@ -10,9 +10,10 @@ import time
 import traceback
 from pathlib import Path
 
+from commsched.run.job.launcher import environment_rank
 from tests.support.jobs import Ended, Job
 
-IDLE = 0.01  # s between looks for another command line, or its end
+IDLE = 0.01  # s between looks for the end of a command line
 
 
 class RankServer:
@@ -21,13 +22,17 @@ class RankServer:
     def __init__(self, ranks: int) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="commsched-ranks-")
         self._ranks, self._number, self._seen = ranks, 0, 0
-        self.job = Job(ranks, [sys.executable, "-m", __name__, self._folder.name, str(os.getpid())])
+        pipes = [Path(self._folder.name, str(rank)) for rank in range(ranks)]
+        for pipe in pipes:
+            os.mkfifo(pipe)
+        # Open for reading, too: neither this nor writing waits for a rank, which may have ended.
+        self._pipes = [os.open(pipe, os.O_RDWR) for pipe in pipes]
+        self.job = Job(ranks, [sys.executable, "-m", __name__, self._folder.name])
 
     def run(self, words: tuple[str, ...], seconds: float) -> Ended:
         """Run a command; where it ends the job, the status is that of the job."""
-        path = Path(self._folder.name, f"{self._number}.json")
-        path.with_suffix(".tmp").write_text(json.dumps(words))
-        path.with_suffix(".tmp").rename(path)
+        for pipe in self._pipes:
+            os.write(pipe, f"{json.dumps(words)}\n".encode())
         mark = re.compile(rf"<ended {self._number}: (\d+)>\n")
         end = time.monotonic() + seconds
         while self.job.process.poll() is None:
@@ -42,6 +47,8 @@ class RankServer:
     def close(self) -> None:
         """End all ranks."""
         self.job.__exit__()
+        for pipe in self._pipes:
+            os.close(pipe)
         self._folder.cleanup()
 
 
@@ -67,29 +74,23 @@ def on_ranks(ranks: int, *words: str, seconds: float = 120.0) -> Ended:
         raise
 
 
-def serve(folder: Path, client: int) -> None:
-    """Run what is written to the folder, until the job is killed or the client is no more."""
+def serve(folder: Path) -> None:
+    """Run what is written to this rank's pipe, until the job is killed or the client is no more."""
     from commsched.cli.main import main
 
-    number = 0
-    while True:
-        path = folder / f"{number}.json"
-        while not path.exists():
-            if not Path("/proc", str(client)).exists():
-                return
-            time.sleep(IDLE)
-        try:
-            status = main(json.loads(path.read_text()))
-        except SystemExit as error:
-            status = error.code if isinstance(error.code, int) else 1
-        except BaseException:
-            traceback.print_exc()
-            status = 1
-        for stream in (sys.stdout, sys.stderr):
-            stream.write(f"<ended {number}: {status}>\n")
-            stream.flush()
-        number += 1
+    with (folder / str(environment_rank())).open() as commands:
+        for number, words in enumerate(commands):
+            try:
+                status = main(json.loads(words))
+            except SystemExit as error:
+                status = error.code if isinstance(error.code, int) else 1
+            except BaseException:
+                traceback.print_exc()
+                status = 1
+            for stream in (sys.stdout, sys.stderr):
+                stream.write(f"<ended {number}: {status}>\n")
+                stream.flush()
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]), int(sys.argv[2]))
+    serve(Path(sys.argv[1]))
