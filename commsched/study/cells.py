@@ -34,7 +34,7 @@ from commsched.quantity import NUMBER, Quantity
 SAME = "-"  # as the machine or the net has it, or nothing
 ALIASES = {"between": "bandwidth"}
 SCALE = Quantity(kind=NUMBER, above=True)
-NEAR = 8  # machines, nets and their prices that a process keeps
+NEAR = 24  # machines, nets and their prices that a process keeps
 
 
 @dataclass(frozen=True, kw_only=True)

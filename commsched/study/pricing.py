@@ -88,15 +88,6 @@ class _Known:
         self.problems: dict[tuple[tuple[str, ...], bool], Problem] = {}
         self.bounds: dict[tuple[str, ...], float] = {}
         self.sent: dict[tuple[BucketSpec | int, str], float] = {}
-        self.summed: dict[tuple[str, str], bool] = {}
-
-    def may_sum(self, cell: Cell, request: Request) -> bool:
-        """Tell whether a cell's methods include the library's own sum."""
-        key = cell.allow, cell.method
-        if key not in self.summed:
-            methods = request.methods(request.machine.everyone)
-            self.summed[key] = any(method.name == LIBRARY for method in methods)
-        return self.summed[key]
 
     def problem(self, cell: Cell, request: Request, library: bool) -> Problem:
         """Return a cell's problem; `library`: only the library sums, on one curve for all nets."""
@@ -195,7 +186,7 @@ def prepare(cells: Iterable[Cell]) -> None:
         with suppress(CommschedError):  # which the cell's row says
             request = checked(cell.request(), cell.planner)
             known = _known_of(cell.place)
-            if _planned_here(cell, request) and known.may_sum(cell, request):
+            if _planned_here(cell, request) and LIBRARY not in request.without:
                 seen.add(cell.place)
                 problem = known.problem(cell, request, library=True)
                 wanted.append((problem.prices, problem.named(LIBRARY)))
@@ -247,7 +238,7 @@ def _priced(cell: Cell, request: Request, known: _Known) -> _Priced | None:
     """Price the plan of another system's planner, without reasons; None if others make it."""
     if not _planned_here(cell, request):
         return None
-    library = cell.planner in OF_LIBRARY and known.may_sum(cell, request)
+    library = cell.planner in OF_LIBRARY and LIBRARY not in request.without
     problem = known.problem(cell, request, library)
     candidate = problem.within(BASELINES[cell.planner](problem))
     step, exposed = problem.evaluator.exposed(candidate)

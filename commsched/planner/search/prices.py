@@ -37,7 +37,6 @@ Ints = npt.NDArray[np.int64]
 LINEAR = 2e-3  # relative error of a curve between two of its points
 ROWS = {Kind.DECIDE: 0, Kind.ENCODE: 1, Kind.EXCHANGE: 2, Kind.DECODE: 3}  # of a price
 DEPTH = 7  # halvings of a gap, at most
-AHEAD = 2  # halvings that are priced together
 LOOKS = 33  # sizes at which a library is asked for its algorithm, at first
 
 
@@ -198,21 +197,19 @@ class Prices:
     def refined(self, method: int) -> Iterator[list[int]]:
         """Make a curve: yield sizes whose prices `tables` must have, then the curve is there.
 
-        The ends of its gaps are priced; gaps are halved, by ratio, until they are straight. The
-        halves of the next gaps are priced together, before it is known which are straight.
+        The ends of its gaps are priced; gaps are halved, by ratio, until they are straight.
         """
         depth = DEPTH if self.limit else 1
         ends = self._ends(method, self.least, max(self.most, self.least + 1))
         found: dict[int, Floats] = {}  # of each size
-        gaps, sizes = list(pairwise(ends)), ends
-        for level in range(depth):
-            if level % AHEAD == 0 and gaps:
-                yield [*sizes, *_halves(gaps, min(AHEAD, depth - level))]
+        gaps, new = list(pairwise(ends)), ends
+        for _ in range(depth):
             halved = list(_halved(gaps))
-            sizes = [*sizes, *(middle for _, middle, _ in halved)]
-            for numel in sizes:
-                if numel not in found:
-                    found[numel] = self.exact(BucketSpec.uniform(numel), method)
+            new = [*new, *(middle for _, middle, _ in halved)]
+            if new:
+                yield new
+            found |= {numel: self.exact(BucketSpec.uniform(numel), method) for numel in new}
+            new = []
             bent = [
                 each
                 for each, straight in zip(halved, _straight(halved, found), strict=True)
@@ -248,9 +245,10 @@ class Prices:
 
         found = {low, high}
         looks = np.clip(np.geomspace(low, high, LOOKS).astype(int), low, high)
-        for before, after in pairwise(sorted({low, high, *looks.tolist()})):
-            first = taken(before)
-            if taken(after) == first:
+        seen = {numel: taken(numel) for numel in sorted({low, high, *looks.tolist()})}
+        for before, after in pairwise(seen):
+            first = seen[before]
+            if seen[after] == first:
                 continue
             while after - before > 1:
                 middle = (before + after) // 2
@@ -366,16 +364,6 @@ def _straight(gaps: Sequence[tuple[int, int, int]], found: Mapping[int, Floats])
     line = begin + (end - begin) * ((middle - low) / (high - low))
     so: list[bool] = (np.abs(line - own) <= 1e-9 + LINEAR * np.abs(own)).all(axis=1).tolist()
     return so
-
-
-def _halves(gaps: Sequence[tuple[int, int]], depth: int) -> list[int]:
-    """List the sizes that halve gaps, and the halves of these, as often as `depth`."""
-    found: list[int] = []
-    for _ in range(depth):
-        halved = list(_halved(gaps))
-        found += [middle for _, middle, _ in halved]
-        gaps = [gap for low, middle, high in halved for gap in ((low, middle), (middle, high))]
-    return found
 
 
 def _alike(found: Sequence[Floats]) -> list[Floats]:
