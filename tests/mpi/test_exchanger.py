@@ -94,7 +94,7 @@ def refused(work, *sentence):
     assert all(word in text for text in everywhere for word in sentence), everywhere
 
 
-@pytest.mark.groups(1, 2, 3, 4, 8)
+@pytest.mark.groups(1, 3, 4, 8)
 @pytest.mark.parametrize(
     ("method", "mean"),
     [(name, number % 2 == 1) for number, name in enumerate([*METHODS, "native+dense"])],

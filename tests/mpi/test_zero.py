@@ -19,14 +19,14 @@ from commsched.train.workers.sharded import ShardedWorker
 from tests.support.ranks import WORLD, together
 from tests.support.small_plans import graph, machine
 
-pytestmark = pytest.mark.groups(1, 3, 4)
 SHAPE = (WORLD.size // 2, 2) if WORLD.size % 2 == 0 else (1, WORLD.size)
 SIZES = [300, 45, 200, 70, 5]
-CASES = [
-    ("zero1", {"shard": "node"}),
-    ("zero2", {"buffers": 1}),
-    ("zero3", {"prefetch": 0, "gather": "quant:8"}),
-    ("zero3", {"prefetch": 2}),
+groups = pytest.mark.groups
+CASES = [  # in groups of one or two sizes each; by night in all
+    pytest.param("zero1", {"shard": "node"}, marks=groups(1, 4)),
+    pytest.param("zero2", {"buffers": 1}, marks=groups(3)),
+    pytest.param("zero3", {"prefetch": 0, "gather": "quant:8"}, marks=groups(4)),
+    pytest.param("zero3", {"prefetch": 2}, marks=groups(1, 3)),
 ]
 
 
@@ -38,9 +38,8 @@ class Seen(Engine):
         Seen.last = self
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_shards_are_right_and_the_timeline_is_the_simulated_one(case, folder, monkeypatch):
-    name, params = case
+@pytest.mark.parametrize(("name", "params"), CASES)
+def test_shards_are_right_and_the_timeline_is_the_simulated_one(name, params, folder, monkeypatch):
     net, on = graph(SIZES, seconds=2e-4), machine(*SHAPE, jitter=0.2)
     plan = make_plan(Request(net=net, machine=on, strategy=name, params=params, bucket=1.0))
     monkeypatch.setattr("commsched.run.session.Engine", Seen)
@@ -81,7 +80,14 @@ class Weighed(ShardedWorker):
         self.most = tuple(map(max, zip(self.most, found, strict=True)))
 
 
-@pytest.mark.parametrize("level", [1, 2, 3])
+@pytest.mark.parametrize(
+    "level",
+    [
+        pytest.param(1, marks=groups(1, 3)),
+        pytest.param(2, marks=groups(4)),
+        pytest.param(3, marks=groups(3)),
+    ],
+)
 def test_what_a_rank_holds_is_what_is_counted(level):
     """Shards of parameters and state, and whole units only as long as the window lasts."""
     net = NETS["mlp:32:3"]
