@@ -115,7 +115,7 @@ def test_the_seconds_of_a_step_on_two_stages_are_those_of_its_coding(strategy):
 def test_ranks_under_mpi_learn_what_one_process_does(net, codec, tmp_path):
     plan = plan_of(net, "1f1b", 2, 2, messages=codec)
     plan_file.write(tmp_path / "plan.json", plan)
-    words = ("--net", net, "--strategy", "1f1b", "--plan", str(tmp_path / "plan.json"), *FIXED)
+    words = ("--net", net, "--plan", str(tmp_path / "plan.json"), *FIXED)
     found = train(4, *words)
     values, sent = trained(plan, net)
     assert found["parameters"] == digest_of(digests_of(values))

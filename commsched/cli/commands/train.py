@@ -40,7 +40,9 @@ EXAMPLE = """example:
 
 OPTIONS = (
     Option("--net", "NET", "mlp, cnn, words or gpt, with sizes: gpt:128:4:4", required=True),
-    Option("--strategy", "NAME", "strategy, such as daso, 1f1b or samo", default="sync"),
+    Option(
+        "--strategy", "NAME", "strategy, such as daso, 1f1b or samo; default: the plan's, or sync"
+    ),
     Option("--plan", "FILE", "plan for a net written by `commsched profile`", Path),
     Option("--machine", "M", "without --plan: machine to plan for; default: localhost"),
     SET,
@@ -219,7 +221,11 @@ def _check_size(args: argparse.Namespace, plan: "Plan", steps: int) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Reject options that contradict each other."""
+    """Reject options that contradict each other; without --strategy it is the plan's."""
+    from commsched.program.read_plan import read_plan
+
+    if args.strategy is None:
+        args.strategy = "sync" if args.plan is None else read_plan(args.plan).strategy
     if args.plan is not None:
         for flag in ("machine", "method", "force", "param", "later", "refresh", "theta"):
             if getattr(args, flag):
