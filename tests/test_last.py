@@ -19,7 +19,7 @@ from commsched.run.job.lifeline import SCRIPT
 from commsched.run.job.witness import MET, NOTE
 from commsched.timeline import last
 from commsched.timeline.model import Span
-from commsched.timeline.parts import PartRow, base, find, line_of, part_path
+from commsched.timeline.parts import PartRow, base, find, part_path
 from tests.support.jobs import RUN, Job
 from tests.support.small_plans import graph, machine, plan
 
@@ -41,10 +41,6 @@ def operation(step, name="b0/exchange"):
     return Span(0, "inside", name, step, step + 0.25, step + 0.5, 0.0, 8)
 
 
-def take(kept, span):
-    kept.take(span, line_of(span))
-
-
 def of_ranks(*ranks):
     """Operations of ranks that ended these names in step 7, after all of them in step 6."""
     names = ("forward/l0", "b0/exchange", "b1/exchange")
@@ -62,26 +58,29 @@ def test_the_newest_operations_stay_and_an_operation_that_began_is_under_way(tmp
     kept = LastOperations(MADE, MPI.COMM_SELF, tmp_path / "m.json")
     for step in range(last.KEPT + 7):
         kept.begin(operation(step))
-        take(kept, operation(step))
+        kept.take(operation(step))
     kept.begin(operation(last.KEPT + 6, "b1/exchange"))
-    take(kept, operation(last.KEPT + 7, "x" * 500))
+    kept.take(operation(last.KEPT + 7, "x" * 500))
     (own,) = last.read(tmp_path / "m.json.last").of.values()  # while the job runs
     assert [row.step for row in own.ended] == list(range(8, last.KEPT + 8))
-    assert own.ended[-1].name == "x" * 50 + "..."
+    assert own.ended[-1].name == "x" * 200
     assert [(row.name, row.step) for row in own.under_way] == [("b1/exchange", last.KEPT + 6)]
     kept.remove()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_line_that_was_being_written_is_left_out(tmp_path):
+def test_a_row_that_was_being_written_is_left_out(tmp_path):
     kept = LastOperations(MADE, MPI.COMM_SELF, tmp_path / "m.json")
     for step in range(3):
-        take(kept, operation(step))
+        kept.take(operation(step))
     path = part_path(tmp_path / "m.json", 0, last.LAST)
-    path.write_bytes(path.read_bytes().replace(b'exchange",1,1.25', b'exchange"00000000'))
+    content = path.read_bytes()
+    newer, older = (last.ROW.pack(n, 1, 1.25, *[0.0] * 5, b"x", b"y", n)[:16] for n in (9, 2))
+    assert content.count(older) == 1
+    path.write_bytes(content.replace(older, newer))
     found = last.read(path)
     assert ([row.step for row in found.of[0].ended], found.torn) == ([0, 2], 1)
-    assert "1 line torn at the end, left out" in last.words(found)
+    assert "1 row torn at the end, left out" in last.words(found)
 
 
 def test_the_first_operation_in_the_programs_order_that_some_lack_is_where_ranks_diverged():
@@ -126,7 +125,7 @@ def test_a_folder_that_cannot_be_written_ends_no_job(tmp_path, monkeypatch, caps
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(FOLDER, str(tmp_path / "file"))
     kept = LastOperations(MADE, MPI.COMM_SELF, None)
-    take(kept, operation(0))
+    kept.take(operation(0))
     kept.remove()
     assert "rank 0: its last operations are not kept: " in capsys.readouterr().err
 
@@ -201,7 +200,11 @@ def test_a_training_that_loses_power_leaves_them_in_the_folder(tmp_path):
     words = [*RUN[:-1], "train", "--net", "mlp:8:2", "--batch", "8", "--method", "ring+dense"]
     words += ["--steps", "100000"]
     with Job(2, words, variables={FOLDER: str(tmp_path)}) as job:
-        job.until(lambda: [b'\n["' in p.read_bytes() for p in tmp_path.glob("*.last")] == BOTH)
+        job.until(
+            lambda: (
+                [any(p.read_bytes().partition(b"\n")[2]) for p in tmp_path.glob("*.last")] == BOTH
+            )
+        )
         for pid in job.processes():
             os.kill(pid, signal.SIGKILL)
         job.wait(LIMIT)

@@ -67,12 +67,7 @@ class PartRow(NamedTuple):
 
 
 _DECODE = msgspec.json.Decoder(PartRow).decode
-_ENCODE = msgspec.json.Encoder().encode
-
-
-def line_of(span: Span) -> bytes:
-    """Return a span's line of a part, without the line's end."""
-    return _ENCODE(span[1:-1] if span.decided is None else span[1:])
+_ENCODER = msgspec.json.Encoder()
 
 
 class PartWriter:
@@ -89,16 +84,14 @@ class PartWriter:
         self.ends: dict[int, int] = {}  # number of a block of steps -> B before its end
         self._file = files.open_to_append(self.path, fresh=True)
         self._at = 0
-        self._put(_ENCODE(header) + b"\n")
+        self._put(_ENCODER.encode(header) + b"\n")
         self.begin = self._at  # B of the header
 
-    def append(self, spans: Iterable[Span], lines: Iterable[bytes] = ()) -> None:
-        """Append spans, in seconds on this rank's own clock, as whole lines in one write.
-
-        lines: theirs, if they are known.
-        """
+    def append(self, spans: Iterable[Span]) -> None:
+        """Append spans, in seconds on this rank's own clock, as whole lines in one write."""
         spans = list(spans)
-        self._put(b"\n".join([*(lines or map(line_of, spans)), b""]))
+        rows = [span[1:-1] if span.decided is None else span[1:] for span in spans]
+        self._put(_ENCODER.encode_lines(rows))
         self.streams.update(dict.fromkeys(span.stream for span in spans))
         self.names.update(dict.fromkeys(span.name for span in spans))
         self.ends.update(dict.fromkeys({span.step // self.block for span in spans}, self._at))

@@ -19,6 +19,15 @@ class Stopped(Exception):
 
 
 @dataclass(slots=True)
+class Sleeper:
+    """A stream that waits for one of these operations, or for `every` one."""
+
+    keys: set[Key]  # those not done yet, if it waits for every one
+    every: bool
+    condition: threading.Condition
+
+
+@dataclass(slots=True)
 class WaitStatus:
     """What a stream does now."""
 
@@ -42,23 +51,27 @@ class Board:
         self.closed = False
         self.status: dict[str, WaitStatus] = {}
         self.moved = now()  # when an operation was last done
-        self._done: dict[tuple[int, str], float] = {}
-        self._waiting: list[tuple[set[Key], threading.Condition]] = []
+        self._done: dict[int, dict[str, float]] = {}  # step -> name -> when
+        self._sleepers: list[Sleeper] = []
         self._due: list[threading.Condition] = []  # of streams that are to be woken
         self._since = 0.0  # when the first of them was due; 0: none is
 
     def mark(self, step: int, name: str, when: float, *, wakes: bool = True) -> None:
         """Post that an operation is done; without `wakes` `deliver` wakes those who wait for it."""
         with self.lock:
-            self._done[step, name] = when
-            self.moved = now()
-            for keys, condition in self._waiting:
-                if (step, name) in keys:
-                    if wakes:
-                        condition.notify()
-                    elif condition not in self._due:
-                        self._due.append(condition)
-                        self._since = self._since or self.moved
+            self._done.setdefault(step, {})[name] = self.moved = when
+            for sleeper in self._sleepers:
+                if (step, name) not in sleeper.keys:
+                    continue
+                if sleeper.every:
+                    sleeper.keys.remove((step, name))
+                    if sleeper.keys:
+                        continue
+                if wakes:
+                    sleeper.condition.notify()
+                elif sleeper.condition not in self._due:
+                    self._due.append(sleeper.condition)
+                    self._since = self._since or when
 
     def deliver(self, *, busy: bool) -> None:
         """Wake who waits for what was marked without; a `busy` thread may put it off for HOLD.
@@ -75,42 +88,44 @@ class Board:
     def wake(self) -> None:
         """Wake all streams: there is new work, an end or a failure."""
         with self.lock:
-            for _, condition in self._waiting:
-                condition.notify()
+            for sleeper in self._sleepers:
+                sleeper.condition.notify()
 
-    def sleep(self, keys: set[Key], timeout: float | None = None) -> None:
-        """Release the lock until one of the operations is done, or all streams are woken."""
-        entry = (keys, threading.Condition(self.lock))
-        self._waiting.append(entry)
-        entry[1].wait(timeout)
-        self._waiting.remove(entry)
+    def sleep(self, keys: set[Key], timeout: float | None = None, *, every: bool = False) -> None:
+        """Release the lock until one of the operations is done, or all streams are woken.
+
+        every: until all of them are done; they are taken from the set.
+        """
+        sleeper = Sleeper(keys, every, threading.Condition(self.lock))
+        self._sleepers.append(sleeper)
+        sleeper.condition.wait(timeout)
+        self._sleepers.remove(sleeper)
 
     def forget_before(self, step: int) -> None:
         """Drop operations of steps that nothing can depend on any more."""
         with self.lock:
-            old = [key for key in self._done if key[0] < step - KEEP]
-            for key in old:
-                del self._done[key]
+            for old in [each for each in self._done if each < step - KEEP]:
+                del self._done[old]
 
     def missing(self, step: int, after: Iterable[After]) -> list[Key]:
         """Return the dependencies that are not done; what lies before the first step is done."""
         keys = [(step - back, name) for name, back in after]
-        return [key for key in keys if key[0] >= 0 and key not in self._done]
+        return [key for key in keys if key[0] >= 0 and not self.is_done(*key)]
 
     def ready(self, step: int, after: Iterable[After]) -> bool:
         """Tell whether none of the dependencies is `missing`."""
         for name, back in after:
-            if step >= back and (step - back, name) not in self._done:
+            if step >= back and name not in self._done.get(step - back, ()):
                 return False
         return True
 
     def is_done(self, step: int, name: str) -> bool:
         """Tell whether an operation is done."""
-        return (step, name) in self._done
+        return name in self._done.get(step, ())
 
     def when(self, step: int, after: Iterable[After]) -> float:
         """Return the time at which the last dependency was done; -inf without any."""
-        times = [self._done[step - b, n] for n, b in after if step - b >= 0]
+        times = [self._done[step - b][n] for n, b in after if step - b >= 0]
         return max(times, default=float("-inf"))
 
     def wait(self, stream: str, step: int, op: Op, deadline: bool) -> None:
@@ -131,6 +146,17 @@ class Board:
                 self.sleep({key for keys in missing for key in keys})
             self.check()
             self.status[stream] = WaitStatus(step, ops[0].name, "runs", now(), False)
+
+    def wait_for_all(self, stream: str, step: int, ops: Sequence[Op]) -> None:
+        """Block until the dependencies of all operations are done; the last one then runs."""
+        with self.lock:
+            while missing := [key for op in ops for key in self.missing(step, op.after)]:
+                self.check()
+                what = f"waits for {missing[0][1]}"
+                self.status[stream] = WaitStatus(step, ops[0].name, what, now(), True)
+                self.sleep(set(missing), every=True)
+            self.check()
+            self.status[stream] = WaitStatus(step, ops[-1].name, "runs", now(), False)
 
     def poll(self, done: Callable[[], bool], stream: str, status: WaitStatus) -> None:
         """Wait for an event that is not posted on the board, and show `status` meanwhile."""
@@ -166,9 +192,9 @@ class Board:
 
     def until_done(self, keys: Iterable[Key]) -> None:
         """Block until all these operations are done."""
+        wanted = list(keys)
         with self.lock:
-            for key in keys:
-                while key not in self._done:
-                    self.check()
-                    self.sleep({key})
+            while missing := {key for key in wanted if not self.is_done(*key)}:
+                self.check()
+                self.sleep(missing, every=True)
             self.check()

@@ -43,6 +43,7 @@ from commsched.run.engine.device_queue import DeviceQueue
 from commsched.run.engine.spare_memory import SpareMemory
 from commsched.run.engine.watched_losses import WatchedLosses
 from commsched.run.engine.worker import Roles, put_back
+from commsched.run.job.clock import now
 from commsched.run.wire.device import moved
 from commsched.schedule.rounds import Goal
 from commsched.timeline.names import decision_key
@@ -77,6 +78,7 @@ class Buckets:
         self.spare = SpareMemory(self._module)
         self._lent: dict[int, Array] = {}  # launch -> borrowed memory of its bucket
         self.states = [self._state(launch) for launch in plan.launches]
+        self._sharded = _sharded(plan)
         self._together: State = {"rank": rank}  # decisions by all ranks: launch -1
         self.losses = WatchedLosses()
         self.observer: Observer | None = None
@@ -126,6 +128,10 @@ class Buckets:
 
     def code(self, step: int, op: Op) -> tuple[float, float]:
         """Encode or decode once the device has computed the inputs; return start and end in s."""
+        if self._module is np:
+            begun = now()
+            self.perform(step, op)
+            return begun, now()
         self.device_queue.wait(step, op.after)
         start = self.device_queue.device.mark()
         self.perform(step, op)
@@ -144,7 +150,7 @@ class Buckets:
     def _gather(self, step: int, op: Op) -> None:
         launch, state = op.launch, self.states[op.launch]
         state["step"] = step
-        own = self._borrow(launch)
+        own = self._borrow(launch) if launch in self._sharded else None
         if self._plan.launches[launch].payload == "parameter":
             assert self._parameters is not None
             self._parameters.parameters(step, launch, state["gradient"])
@@ -154,22 +160,20 @@ class Buckets:
             self._take_over(launch, state["gradient"])
         if self._plan.launches[launch].payload == "activation":
             return  # what is not finite shows in the gradients
-        values = state["list"].values if "list" in state else state["gradient"][own]
+        held = state["list" if "list" in state else "gradient"]
+        values = held.values if "list" in state else held if own is None else held[own]
         if not finite(values):
             if not self.skips_overflow:
                 raise CommschedError(self._broken(step, launch, own))
             self.overflows.add(step)
             values.fill(0)
         if self.observer is not None:
-            held = state["list"] if "list" in state else state["gradient"]
             self.observer.sees(step, launch, held, summed=False)
         self.losses.before(self._plan, launch, state)
 
     def _borrow(self, launch: int) -> slice:
         """Borrow the memory of a sharded launch's bucket; return the run that its worker fills."""
         planned, state = self._plan.launches[launch], self.states[launch]
-        if not find_method(planned.method).sharded:
-            return slice(None)
         numel = self._plan.spec(planned).numel
         self._lent[launch] = memory = self.spare.borrow(numel)
         state["gradient"] = memory[:numel]
@@ -189,7 +193,9 @@ class Buckets:
         state, own = self.states[launch], self._plan.launches[launch]
         state.pop("list", None)
         parts: dict[int, rows.Part] = state.pop("rows", None) or self.rows_of(launch)
-        if parts and find_method(own.method).takes_lists(self._plan.group(own)):
+        if not parts:
+            return
+        if find_method(own.method).takes_lists(self._plan.group(own)):
             places = [here for *_, here in own.places]
             state["list"] = rows.as_list(parts, state["gradient"], places)
         else:
@@ -206,13 +212,13 @@ class Buckets:
             if before and kept and old.pieces == own.pieces:
                 gradient += state.pop("lost")
 
-    def _broken(self, step: int, launch: int, own: slice) -> str:
+    def _broken(self, step: int, launch: int, own: slice | None) -> str:
         """Name the tensor whose values are not finite, before a codec drops or hides them."""
         state = self.states[launch]
         if "list" in state:
             left(state, Listed(*state.pop("list")))
         values = on_host(state["gradient"])
-        first, stop, _ = own.indices(len(values))
+        first, stop, _ = (own or slice(None)).indices(len(values))
         at = first + int(np.flatnonzero(~np.isfinite(values[first:stop]))[0])
         pieces = self._plan.launches[launch].pieces
         ends = np.cumsum([stop - start for _, start, stop in pieces])
@@ -378,7 +384,7 @@ class Buckets:
         known = {}
         for launch, state in zip(self._plan.launches, self.states, strict=True):
             known[launch.pieces, launch.method, launch.group] = launch, state
-        self._plan, self.states = plan, []
+        self._plan, self.states, self._sharded = plan, [], _sharded(plan)
         for launch in plan.launches:
             old = known.pop((launch.pieces, launch.method, launch.group), None)
             self.states.append(self._state(launch) if old is None else old[1])
@@ -393,3 +399,8 @@ class Buckets:
             if "lost" in state and find_method(launch.method).keeps:
                 put_back(plan, launch, state["lost"], found)
         return found
+
+
+def _sharded(plan: Plan) -> set[int]:
+    """Return the launches whose ranks bring or get only their shards."""
+    return {i for i, x in enumerate(plan.launches) if find_method(x.method).sharded}

@@ -31,7 +31,7 @@ from commsched.run.job.clock import now
 from commsched.run.job.deadlines import deadlines
 from commsched.run.job.ending import abort, say, say_why
 from commsched.run.job.watchdog import unanswering
-from commsched.run.wire.path import Exchange, Path, PendingMove, Repeated
+from commsched.run.wire.path import Exchange, PendingMove, Repeated
 from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.schedule.rounds import Schedule
 from commsched.units import nbytes, seconds
@@ -189,16 +189,11 @@ class Communication(threading.Thread):
         start = now()
         self._recorder.begin(stream, op.name, step, start)
         phase, held = self._buckets.exchange(step, op)
-        launch = op.launch
-        comm = self._comms[channel(self._plan.launches[launch]) if launch >= 0 else EVERYONE]
-        path = self._place.path if self._buckets.away(op) else self._place.host
-        exchange = self._begin(op, phase.schedule, held, comm, path)
-        sent = self._sent[launch] if phase.schedule.library else None
+        exchange = self._begin(op, phase.schedule, held)
+        sent = self._sent[op.launch] if phase.schedule.library else None
         self._active[stream] = Active(step, op, exchange, start, start, sent)
 
-    def _begin(
-        self, op: Op, schedule: Schedule, held: Endpoint, comm: MPI.Intracomm, path: Path
-    ) -> Exchange:
+    def _begin(self, op: Op, schedule: Schedule, held: Endpoint) -> Exchange:
         """Start an exchange, as it was compiled in an earlier step if it can be."""
         key = op.launch, op.kind, op.phase
         known = self._prepared.get(key)
@@ -207,9 +202,12 @@ class Communication(threading.Thread):
             return known
         if known is not None:
             self._prepared.pop(key).free()
+        launch = self._plan.launches[op.launch] if op.launch >= 0 else None
+        comm = self._comms[channel(launch) if launch else EVERYONE]
+        path = self._place.path if self._buckets.away(op) else self._place.host
         tag = (16 * op.launch + 2 * op.phase + (op.kind is Kind.DECIDE)) % 32749
         exchange: Exchange | None = None
-        if op.launch < 0 or not find_method(self._plan.launches[op.launch].method).sharded:
+        if launch is None or not find_method(launch.method).sharded:
             exchange = prepared(schedule, held, comm, tag, path, self._landing[op.stream])
         # Asking what has no such methods takes as long as a short exchange.
         repeats = exchange is not None or schedule.library

@@ -45,27 +45,55 @@ def _run_step(engine: Engine, worker: Worker, step: int, ops: list[Op], clock: f
     """Emulate the operations of a step on a stream that is free at `clock`; return when they end.
 
     As on an accelerator that waits for events, an operation starts when its inputs are complete and
-    ends at an absolute deadline, so late wake-ups of this thread do not add up. The thread sleeps
-    only if another operation waits for the end, or to choose the next operation. The operations of
-    a net that occupies cores begin when this thread is awake, and take their time on a core.
+    ends at an absolute deadline, so late wake-ups of this thread do not add up. If their order is
+    known, the thread wakes up only for operations whose end another one waits for.
     """
-    board, queue = engine.board, StreamQueue((step, op) for op in ops)
-    spins = engine.plan.net.occupies_cores
-    while queue:
-        op, begin = _next(board, queue, clock)
-        engine.mail.compute(step, op)
-        seconds = worker.seconds(step, op.seconds)
-        if spins:
-            begin = now()
-            spin(seconds * engine.plan.machine.alone)  # they hold while all ranks compute
-        clock = now() if spins else begin + seconds
-        if op.name in engine.watched:
-            if clock - now() > QUIET:
-                engine.recorder.flush()  # writing blocks the interpreter for the other streams
-            time.sleep(max(0.0, clock - now()))
-            board.mark(step, op.name, now())
-        engine.recorder.add("compute", op.name, step, begin, clock)
+    board = engine.board
+    if engine.plan.net.occupies_cores or len({op.urgency for op in ops}) > 1:
+        queue = StreamQueue((step, op) for op in ops)
+        while queue:
+            op, begin = _next(board, queue, clock)
+            clock = _emulate(engine, worker, step, op, begin)
+        return clock
+    for run in _runs(ops, engine.watched):
+        board.wait_for_all("compute", step, run)
+        for op in run:
+            begin = max(clock, board.when(step, op.after))
+            clock = _emulate(engine, worker, step, op, begin)
     return clock
+
+
+def _runs(ops: list[Op], watched: set[str]) -> Iterator[list[Op]]:
+    """Cut operations into runs that end with one that others wait for."""
+    run: list[Op] = []
+    for op in ops:
+        run.append(op)
+        if op.name in watched:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def _emulate(engine: Engine, worker: Worker, step: int, op: Op, begin: float) -> float:
+    """Do an operation, sleep until its end if others wait for that, and return its end.
+
+    The operations of a net that occupies cores begin when this thread is awake, and take their time
+    on a core.
+    """
+    engine.mail.compute(step, op)
+    end = begin + (seconds := worker.seconds(step, op.seconds))
+    if engine.plan.net.occupies_cores:
+        begin = now()
+        spin(seconds * engine.plan.machine.alone)  # they hold while all ranks compute
+        end = now()
+    if op.name in engine.watched:
+        if end - now() > QUIET:
+            engine.recorder.flush()  # writing blocks the interpreter for the other streams
+        time.sleep(max(0.0, end - now()))
+        engine.board.mark(step, op.name, now())
+    engine.recorder.add("compute", op.name, step, begin, end)
+    return end
 
 
 def spin(seconds: float) -> None:

@@ -7,6 +7,7 @@ beside the timeline, if there is one, else in a folder of its own; a job that en
 
 import itertools
 import mmap
+from math import nan
 from pathlib import Path
 
 import msgspec
@@ -20,15 +21,13 @@ from commsched.program.registry import STRATEGIES
 from commsched.run.engine.unnamed import is_unnamed, make_room, tidy, unnamed
 from commsched.run.job import lifeline
 from commsched.run.job.ending import say
-from commsched.timeline.last import KEPT, LAST
+from commsched.timeline.last import KEPT, LAST, ROW
 from commsched.timeline.model import Span
-from commsched.timeline.parts import PartHeader, find, line_of, part_path
-
-NUMBERS, NAME = 132, 200  # B of a line without its name, and at most of a name
+from commsched.timeline.parts import PartHeader, find, part_path
 
 
 class LastOperations:
-    """Writes each operation over the oldest one; a slot per stream has the one that began last."""
+    """Writes each operation over the oldest one; a row per stream has the one that began last."""
 
     def __init__(self, plan: Plan, comm: MPI.Intracomm, timeline: Path | None) -> None:
         """Make the file; all ranks call it. A folder that cannot be written is said, no error."""
@@ -44,19 +43,15 @@ class LastOperations:
             plan_hash=plan.hash, ranks=comm.size, rank=comm.rank, streams=STREAMS, names=names
         )
         line = msgspec.json.encode(header) + b"\n"
-        self._width = NUMBERS + min(NAME, max(map(len, names), default=0))
-        self._begun = {stream: self._place(len(line), i) for i, stream in enumerate(STREAMS)}
-        self._rows = self._place(len(line), len(STREAMS))
-        self._next = itertools.count()
+        self._begun = {name: len(line) + i * ROW.size for i, name in enumerate(STREAMS)}
+        self._rows = len(line) + len(STREAMS) * ROW.size
+        self._next = itertools.count(1)
         self._map: mmap.mmap | None = None
         try:
-            self._make(line + (b" " * (self._width - 1) + b"\n") * (len(STREAMS) + KEPT))
+            self._make(line + bytes(ROW.size * (len(STREAMS) + KEPT)))
         except (OSError, CommschedError) as error:
             say(f"rank {comm.rank}: its last operations are not kept: {error}")
         lifeline.note(self.told)
-
-    def _place(self, begin: int, line: int) -> int:
-        return begin + line * self._width
 
     def _make(self, content: bytes) -> None:
         if is_unnamed(self.base):
@@ -67,19 +62,19 @@ class LastOperations:
 
     def begin(self, span: Span) -> None:
         """Note an operation that begins: a span without a length."""
-        self._put(self._begun[span.stream], span, line_of(span))
+        self._put(self._begun[span.stream], 1, span)
 
-    def take(self, span: Span, line: bytes) -> None:
-        """Note an operation that has ended, and its line; called in the thread of its stream."""
-        self._put(self._rows + next(self._next) % KEPT * self._width, span, line)
+    def take(self, span: Span) -> None:
+        """Note an operation that has ended; called in the thread of its stream."""
+        number = next(self._next)
+        self._put(self._rows + number % KEPT * ROW.size, number, span)
 
-    def _put(self, at: int, span: Span, line: bytes) -> None:
-        if self._map is None:
-            return
-        if len(line) >= self._width:
-            line = line_of(span._replace(name=f"{span.name[: NAME // 4]}...", coded=0.0))
-        if len(line) < self._width:
-            self._map[at : at + self._width - 1] = line.ljust(self._width - 1)
+    def _put(self, at: int, number: int, span: Span) -> None:
+        if self._map is not None:
+            _, stream, name, step, *numbers, decided = span
+            told = nan if decided is None else decided
+            names = stream.encode(), name.encode()
+            ROW.pack_into(self._map, at, number, step, *numbers, told, *names, number)
 
     @property
     def told(self) -> str:

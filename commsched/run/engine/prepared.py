@@ -125,8 +125,12 @@ class Prepared:
 
     def progress(self) -> bool:
         """Post, send, merge and test until nothing more can be done now; True when all is over."""
-        while self._post() | self._send() | self._merge():
-            self.moves += 1
+        moved = self._post() | self._send()
+        while self._merge():  # what is merged may let others be posted and sent
+            moved = True
+            self._post()
+            self._send()
+        self.moves += moved
         return self._merged == len(self._receives) and self._have_left(len(self._sends))
 
     def _have_left(self, number: int) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from commsched.run.engine.last_operations import LastOperations
 from commsched.timeline.model import Span
-from commsched.timeline.parts import PartWriter, line_of
+from commsched.timeline.parts import PartWriter
 
 KEEP = 256  # steps whose bytes are counted
 
@@ -23,7 +23,7 @@ class Recorder:
         self.timeline = None if writer is None else writer.timeline
         self._rank = rank
         self._writer = writer
-        self._fresh: list[tuple[Span, bytes]] = []  # not yet in the file, with their lines
+        self._fresh: list[Span] = []  # not yet in the file
         self._paused = 0.0  # s that later spans are moved back by
         self._lock = threading.Lock()
         self.sent: Counter[int] = Counter()  # step -> B handed to MPI, of the newest steps
@@ -54,12 +54,10 @@ class Recorder:
 
     def keep(self, span: Span) -> None:
         """Hand on a new span; called in the thread of its stream."""
-        if self._writer is not None or self.last is not None:
-            line = line_of(span)
-            if self._writer is not None:
-                self._fresh.append((span, line))
-            if self.last is not None:
-                self.last.take(span, line)
+        if self._writer is not None:
+            self._fresh.append(span)
+        if self.last is not None:
+            self.last.take(span)
         for take in self.takers:
             take(span)
 
@@ -72,7 +70,7 @@ class Recorder:
         with self._lock:
             fresh = self._fresh[:]
             if self._writer is not None and fresh:
-                self._writer.append(*zip(*fresh, strict=True))
+                self._writer.append(fresh)
             del self._fresh[: len(fresh)]  # others may have come meanwhile
 
     def close(self) -> None:
