@@ -112,8 +112,8 @@ def _together(parts: dict[int, Part], runs: Sequence[slice]) -> Rows | None:
         if (first * width, ends * width, over * width) != (part.start, part.stop, run.start):
             return None
         own, kept = part.rows.number.astype(np.int64, copy=False), part.rows.values
-        inside = (own >= first) & (own < ends)
-        if not inside.all():
+        if len(own) and (own.min() < first or own.max() >= ends):
+            inside = (own >= first) & (own < ends)
             own, kept = own[inside], kept[inside]
         number.append(own + (over - first))
         values.append(kept)

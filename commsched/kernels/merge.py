@@ -37,6 +37,8 @@ class Listed(NamedTuple):
     def part(self, start: int, stop: int) -> "Listed":
         """Return the entries in [start, stop), counted from `start`."""
         first, last = ends(self.index, (start, stop))
+        if not start and last == len(self.index):
+            return self
         return Listed(self.index[first:last] - start, self.values[first:last])
 
 

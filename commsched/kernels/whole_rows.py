@@ -21,19 +21,25 @@ def width_of(index: Array) -> int:
     count = len(index)
     if count < LEAST or index[LEAST - 1] - index[0] != LEAST - 1:
         return 1
-    last = np.flatnonzero(index[1:] - index[:-1] != 1)
-    if LEAST * (len(last) + 1) > count:
-        return 1
-    bounds = np.concatenate([index[:1], index[-1:] + 1, index[last] + 1, index[last + 1]])
-    width = int(np.gcd.reduce(bounds))
+    # A multiple of the width, as the first row, the last one, and one between begin at multiples.
+    width = gcd(count, int(index[0]), int(index[-1]) + 1)
+    width = gcd(width, int(index[count // width // 2 * width]))
+    if rows_at(index, width) is None:
+        last = np.flatnonzero(index[1:] - index[:-1] != 1)
+        if LEAST * (len(last) + 1) > count:
+            return 1
+        bounds = np.concatenate([index[:1], index[-1:] + 1, index[last] + 1, index[last + 1]])
+        width = int(np.gcd.reduce(bounds))
     return width if width >= LEAST else 1
 
 
 def rows_at(index: Array, width: int) -> Array | None:
     """Return the numbers of the whole rows that ascending indices are; None if they are others."""
-    first, last = index[::width], index[width - 1 :: width]
-    whole = len(index) % width == 0 and (last - first == width - 1).all()
-    return first // width if whole and (first % width == 0).all() else None
+    if len(index) % width:
+        return None
+    rows: Array = index[::width] // width
+    # As many distinct indices as a row has, all in the same one, are the row.
+    return rows if (rows == index[width - 1 :: width] // width).all() else None
 
 
 def elements_of(number: Array, width: int) -> Array:
@@ -71,7 +77,11 @@ def added(lists: Sequence[tuple[Array, Array]]) -> tuple[Array, Array] | None:
     if width < LEAST:
         return None
     numbers = [index[::width] // width for index, _ in lists]
-    union = np.unique(np.concatenate(numbers))
+    every = np.concatenate(numbers)
+    every.sort()
+    fresh = np.ones(len(every), np.bool_)
+    np.not_equal(every[1:], every[:-1], out=fresh[1:])
+    union = every[fresh]
     total = np.zeros((len(union), width), np.float32)
     for number, (_, values) in zip(numbers, lists, strict=True):
         total[np.searchsorted(union, number)] += values.reshape(-1, width)

@@ -326,7 +326,8 @@ class Handover:
                 f"step {step}: tensor {name!r} was waited for before it was handed over with"
                 " ready()"
             )
-        if any(self._depth[layer] >= self._complete for layer in after):
+        over = self._complete == len(self._layers)
+        if not over and any(self._depth[layer] >= self._complete for layer in after):
             raise CommschedError(
                 f"step {self.step}: tensor {name!r} was waited for before"
                 f" {self._first_not_in(self._taken)!r} was handed over, which its bucket needs"

@@ -132,7 +132,9 @@ def put_mean(parameter: Any, mean: Any, overflow: bool) -> None:
         )
         return
     lends = isinstance(mean, np.ndarray) and all_ours(parameter)
-    mean = tensor_of(mean).view(parameter.shape)
+    mean = tensor_of(mean)
+    if not parameter.ndim:
+        mean = mean.view(())
     if parameter.dtype is torch.float32 and parameter.is_contiguous() and lends:
         parameter.grad = mean
     elif parameter.grad is None:
