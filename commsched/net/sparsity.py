@@ -262,13 +262,12 @@ def _zipf_cells(rows: int, exponent: float) -> tuple[Floats, Floats]:
 
 @lru_cache(maxsize=64)
 def _zipf_draws(rows: int, exponent: float, density: float) -> float:
-    """T such that the expected density is `density`: bisection over log(T)."""
+    """T such that the expected density is `density`: bisection over log(T), to its last bit."""
     if density == 1.0:
         return np.inf
     edges, log_miss = _zipf_cells(rows, exponent)
     low, high = -50.0, 200.0
-    for _ in range(100):
-        middle = (low + high) / 2
+    while low < (middle := (low + high) / 2) < high:
         got = -np.sum(np.expm1(np.exp(middle) * log_miss) * np.diff(edges)) / rows
         low, high = (middle, high) if got < density else (low, middle)
     return float(np.exp(high))
