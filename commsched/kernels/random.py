@@ -91,10 +91,9 @@ def _mixed(x: int) -> int:
 
 def key_of(seed: int, step: int, rank: int, name: str) -> int:
     """Return the 64-bit key of one rank, as `keys` does for many."""
-    key = name_key(name)
-    for part in (seed, step):
-        key = _mixed(key + part * 0x9E3779B97F4A7C15)
-    return _mixed(key + (rank + 1) * 0xD1B54A32D192ED03)
+    seeded = _mixed(name_key(name) + seed * 0x9E3779B97F4A7C15)
+    stepped = _mixed(seeded + step * 0x9E3779B97F4A7C15)
+    return _mixed(stepped + (rank + 1) * 0xD1B54A32D192ED03)
 
 
 def run_key(state: Mapping[str, Any], start: int, *, common: bool = False) -> int:

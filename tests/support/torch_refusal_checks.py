@@ -43,7 +43,7 @@ def what_one_rank_has_otherwise_is_named_with_it():
     text = refused(lambda model: model.double())
     assert text.startswith("rank 1: parameter 'body.0.weight' is float64; what can be"), text
     text = refused(lambda model: model.to("meta"))
-    assert text.startswith("rank 1: parameter 'body.0.weight' lies on meta; attach takes"), text
+    assert text.startswith("rank 1: parameter 'body.0.weight' lies on meta; gradients are"), text
     text = refused(lambda model: model.head.requires_grad_(False))
     assert text.startswith("rank 1: the model trains no parameter 'head.weight'; capture"), text
     text = refused(lambda model: setattr(model, "more", nn.Linear(2, 2)))
