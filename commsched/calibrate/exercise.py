@@ -31,6 +31,7 @@ from commsched.run.engine.worker import Emulated
 from commsched.run.job import agree, clock
 from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.schedule.registry import COLLECTIVES
+from commsched.simulate import breakdown
 from commsched.simulate.engine import simulate
 from commsched.timeline.model import Span
 
@@ -294,6 +295,19 @@ def simulated(plan: Plan) -> CellTimes:
         if placed.op.name in kinds:
             table[:, kinds[placed.op.name], 0, placed.ranks] = placed.start, placed.end
     return _times(cell, table)
+
+
+def processor_seconds(plan: Plan) -> float:
+    """Return what an exchange takes of a core besides `dispatch` in the model, mean, s."""
+    machine, (_, kinds) = plan.machine, _kinds(plan)
+    placed = {one.op.name: one.op for one in simulate(plan, 1).placed}
+    ops = [op for op in placed.values() if op.kind is Kind.EXCHANGE]
+    lasts, link = predict(plan).exchange, machine.between if machine.nodes > 1 else machine.inside
+    each = [
+        breakdown.processor_seconds(float(lasts[kinds[name]]), made.coded, machine, link.busy)
+        for name, made in breakdown.makeups(plan, ops).items()
+    ]
+    return float(np.mean(each))
 
 
 def _kinds(plan: Plan) -> tuple[npt.NDArray[np.int64], dict[str, int]]:

@@ -140,13 +140,12 @@ def _fitted(
 ) -> Machine:
     """Return the machine whose simulation is nearest to the measured times."""
     held = exercise.held_out(cells)
-    machine = replace(
-        plans[0].machine,
-        native=_native(cells, times[0], ~held),
-        dispatch=_dispatch(plans[0].machine, times),
-    )
+    machine = replace(plans[0].machine, native=_native(cells, times[0], ~held))
     for plan, real in zip(plans, times, strict=True):
         machine = fit(replace(plan, machine=machine), real, ~held, beat)
+        if plan is plans[0]:
+            spent = exercise.processor_seconds(replace(plan, machine=machine))
+            machine = replace(machine, dispatch=max(0.0, times[-1].processor - spent))
     found = []
     for plan, real in zip(plans, times, strict=True):
         predicted = exercise.predict(replace(plan, machine=machine))
@@ -157,12 +156,6 @@ def _fitted(
             if out
         ]
     return replace(machine, held_out=(*machine.held_out, *found))
-
-
-def _dispatch(machine: Machine, times: list[CellTimes]) -> float:
-    """Return the processor seconds of an exchange of a computing rank besides `Link.busy`."""
-    busy = (machine.between if machine.nodes > 1 else machine.inside).busy
-    return max(0.0, times[-1].processor - busy * float(np.mean(times[0].exchange)))
 
 
 def _native(

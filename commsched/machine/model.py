@@ -192,7 +192,7 @@ class Machine:
     coding_jitter: Annotated[Rounded, SPREAD] = 0.0
     # Before an exchange's first message: wake-up, skew of the ranks.
     startup: Annotated[Delay, WRITTEN] = 0.0
-    # Until the threads run for an exchange that begins while its rank computes on a core.
+    # Until the thread runs that receives a message while its rank computes on a core.
     wakeup: Delay = 0.0
     # Processor time of a rank's threads per exchange, besides coding and what `busy` says.
     dispatch: Delay = 0.0

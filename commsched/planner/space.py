@@ -99,8 +99,8 @@ class StepClock:
     overlap: float  # share of a transfer that progresses under compute
     on_cores: bool = False  # whether the ranks' cores compute the layers
     capacity: float = inf  # cores that the tasks of a rank share
-    busy: float = 0.0  # cores that an exchange keeps busy on each rank
-    wakeup: float = 0.0  # s, of an exchange that begins while its rank computes
+    busy: float = 0.0  # share of its cores that an exchange keeps busy on each rank
+    dispatch: float = 0.0  # s that a rank's share of the cores is busy with an exchange, besides
     handover: float = 0.0  # s, mean until a thread takes up what another one has made ready
     slowest: float = 0.0  # s, mean until the last rank's thread has done so
     early: float = 1.0  # share of `apply` that is done by bucket, if all are at the step's end
@@ -116,6 +116,7 @@ class StepClock:
         apply = net.update_seconds(1.0, traffic, machine.device)
         at_once = net.apply is not None and apply > 0.0
         early = (net.apply or 0.0) / (apply * net.numel) if at_once else 1.0
+        busy = (machine.between if machine.nodes > 1 else machine.inside).busy
         return cls(
             forward=tuple(pair[0] for pair in pairs),
             backward=tuple(pair[1] for pair in pairs),
@@ -123,8 +124,8 @@ class StepClock:
             overlap=machine.overlap,
             on_cores=net.occupies_cores,
             capacity=float(capacities(machine).min()),
-            busy=(machine.between if machine.nodes > 1 else machine.inside).busy,
-            wakeup=machine.wakeup * net.occupies_cores,
+            busy=min(1.0, busy / machine.alone),
+            dispatch=machine.dispatch / machine.alone,
             handover=machine.handover,
             # The mean of the largest of n exponential numbers is their n-th harmonic number.
             slowest=machine.handover * sum(1 / k for k in range(1, machine.size + 1)),

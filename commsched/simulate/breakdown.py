@@ -50,6 +50,15 @@ def makeups(plan: Plan, ops: Iterable[Op]) -> dict[str, Makeup]:
     return found
 
 
+def processor_seconds(alone: float, coded: float, machine: Machine, busy: float) -> float:
+    """Return the processor seconds of an exchange that lasts `alone` s while nothing computes.
+
+    It waits for its start, codes for `coded` s as if all ranks of its node did, and keeps `busy`
+    cores busy in between.
+    """
+    return coded * machine.alone + busy * max(alone - coded - machine.startup, 0.0)
+
+
 def message_makeup(machine: Machine, op: Op, rank: int, peer: int) -> Makeup:
     """Return the makeup of one end of a message between two ranks, without NIC sharing."""
     inside = machine.node_of_rank[rank] == machine.node_of_rank[peer]

@@ -28,31 +28,28 @@ class Clocks:
 
         begin = max(stream is free, inputs are ready)
 
-    overlap: the share of an exchange that progresses while its rank computes. wakeup [s]: of the
-    threads for an exchange that begins while the rank computes.
+    overlap: the share of an exchange that progresses while its rank computes.
     """
 
-    def __init__(
-        self, shape: int | tuple[int, ...] | None, overlap: float = 1.0, wakeup: float = 0.0
-    ) -> None:
+    def __init__(self, shape: int | tuple[int, ...] | None, overlap: float = 1.0) -> None:
         # s, by stream
         self.free: dict[str, Any] = defaultdict(lambda: 0.0 if shape is None else np.zeros(shape))
         self._overlap = overlap
-        self._wakeup = wakeup
 
     def begin(self, stream: str, ready: Times) -> Times:
         """Return when a stream can begin what is ready."""
         free: Times = self.free[stream]
         return latest(free, ready)
 
-    def exchange(self, stream: str, start: Times, end: Times, within: float = 0.0) -> Times:
+    def exchange(
+        self, stream: str, start: Times, end: Times, within: float = 0.0, late: Times | float = 0.0
+    ) -> Times:
         """Place an exchange that would end at `end` if its rank did nothing else; return its end.
 
-        within [s]: a rank's own work in it.
+        within [s]: a rank's own work in it. late [s]: how much longer it lasts if its rank computes
+        all the while.
         """
-        end = under_compute(start, end, self.free["compute"], self._overlap)
-        if self._wakeup:
-            end = end + self._wakeup * (self.free["compute"] > start)
+        end = under_compute(start, end, self.free["compute"], self._overlap, late)
         if within:
             end = end + within
         self.free[stream] = end
@@ -78,17 +75,25 @@ class Clocks:
         return decoded
 
 
-def under_compute(start: Times, end: Times, busy: Times | float, overlap: float) -> Times:
+def under_compute(
+    start: Times, end: Times, busy: Times | float, overlap: float, late: Times | float = 0.0
+) -> Times:
     """Return when an exchange ends that is slower while its rank computes: (ranks,) s.
 
     start, end: as if nothing computed; busy: until when the rank computes, from before `start` on.
         end' = start + T / f                 if T <= f c,  c = busy - start, T = end - start
         end' = busy + T - f c                otherwise
-    f = `overlap`, in [0, 1], the rate beside compute; f = 0: the exchange waits for its end.
+    f = `overlap` T / (T + `late`), in [0, 1], the rate beside compute; f = 0: the exchange waits
+    for its end.
     """
-    if overlap == 1.0:
+    waking = np.any(late)
+    if overlap == 1.0 and not waking:
         return end
     covered, alone = np.maximum(busy - start, 0.0), end - start
-    within = alone <= overlap * covered
-    slowed = start + alone / overlap if overlap else end
-    return np.where(within, slowed, end + (1.0 - overlap) * covered)[()]  # type: ignore[return-value]
+    rate: Times | float = overlap
+    if waking:
+        alone = np.maximum(alone, 0.0)
+        rate = overlap * alone / (alone + np.where(alone > 0.0, late, 1.0))
+    within = alone <= rate * covered
+    slowed = start + (alone / overlap + late / overlap if overlap else alone)
+    return np.where(within, slowed, end + (1.0 - rate) * covered)[()]  # type: ignore[return-value]

@@ -10,6 +10,7 @@ from commsched.machine.model import Machine
 from commsched.simulate.cores import Tasks, both, capacities, served, served_beside
 from commsched.simulate.placed import Placed
 
+TINY = 1e-300  # s, the least sum of tasks
 Key = tuple[int, int, str]  # role, step and operation
 Slower = dict[Key, Floats]  # how many times an operation lasts what it takes alone, (ranks,)
 
@@ -20,6 +21,7 @@ class _Task(NamedTuple):
     start: Floats  # s
     seconds: Floats
     demand: float  # cores that it keeps busy
+    stream: str  # which does one operation at a time
     short: bool
     slower: Floats | float  # how many times these seconds it was placed to last
 
@@ -34,7 +36,13 @@ class CoreSharing:
         self._slower = slower
 
     def seconds(
-        self, key: Key, start: Floats, seconds: Floats, demand: float, short: bool = False
+        self,
+        key: Key,
+        stream: str,
+        start: Floats,
+        seconds: Floats,
+        demand: float,
+        short: bool = False,
     ) -> Floats:
         """Note an operation; return its seconds beside others: (ranks,).
 
@@ -43,26 +51,28 @@ class CoreSharing:
         if not (demand and self._machine.cores):
             return seconds
         slower = self._slower.get(key, 1.0)
-        self.tasks[key] = _Task(start, seconds, demand, short, slower)
+        self.tasks[key] = _Task(start, seconds, demand, stream, short, slower)
         return seconds * slower
 
     def slower(self, ranks_of: Sequence[Ints], ends: Mapping[Key, Placed]) -> tuple[Slower, float]:
         """Return how many times longer the operations last beside each other, as they are placed.
 
-        ranks_of: the ranks of each role. Also returns the largest relative change of these times
-        since the operations were placed.
+        ranks_of: the ranks of each role. Also returns the change of these times since the
+        operations were placed, as a share of all their seconds.
         """
         found: Slower = {}
-        moved = 0.0
+        moved = whole = 0.0
         capacity = capacities(self._machine)
         for role, ranks in enumerate(ranks_of):
             mine = {key: one for key, one in self.tasks.items() if key[0] == role}
+            mine = dict(sorted(mine.items(), key=lambda item: item[1].stream != "compute"))
             if not mine:
                 continue
             start, taken = (np.array([one[i] for one in mine.values()]) for i in (0, 1))
             placed = np.array([ends[key].end for key in mine])
             demand = np.array([one.demand for one in mine.values()])
             short = np.array([one.short for one in mine.values()])
+            computes = np.array([one.stream == "compute" for one in mine.values()])
             times = np.ones_like(placed)
             begun = [starts for other, starts in self.dispatched if other == role]
             for column, rank in enumerate(ranks.tolist()):
@@ -71,12 +81,16 @@ class CoreSharing:
                 coding, own = tasks.some(busy & short), tasks.some(busy & ~short)
                 beside = both(coding, self._dispatch([starts[column] for starts in begun]))
                 times[busy & short, column] = coding.times(served(coding, capacity[rank]))
-                end = served_beside(own, beside, capacity[rank])
-                times[busy & ~short, column] = own.times(end)
+                queue = own.queues(computes[busy & ~short])
+                end = served_beside(own, beside, capacity[rank], queue)
+                times[busy & ~short, column] = own.times(end, queue)
             for key, slower in zip(mine, times, strict=True):
-                found[key] = slower
-                moved = max(moved, float(np.abs(slower / mine[key].slower - 1.0).max()))
-        return found, moved
+                one = mine[key]
+                moved += float((one.seconds * np.abs(slower - one.slower)).sum())
+                whole += float((one.seconds * slower).sum())
+                # Half the way: tasks that flee from each other would come and go for ever.
+                found[key] = (slower + one.slower) / 2.0 if self._slower else slower
+        return found, moved / max(whole, TINY)
 
     def _dispatch(self, starts: Sequence[float]) -> Tasks:
         """Return what preparing exchanges that begin at `starts` takes of the cores."""

@@ -9,6 +9,7 @@ from commsched.machine.model import Machine
 
 ROUNDS = 8  # placements at most, until tasks that slow each other have settled
 SHARES = 6  # rounds in which the shares of short tasks settle
+TOGETHER = 1e-9  # s between tasks that follow each other at once
 SETTLED = 1e-3  # relative change of a task's seconds that counts as none
 
 
@@ -24,9 +25,24 @@ class Tasks(NamedTuple):
         """Return the tasks at some places."""
         return Tasks(*(column[where] for column in self))
 
-    def times(self, end: Floats) -> Floats:
+    def times(self, end: Floats, queue: Ints | None = None) -> Floats:
         """Return how many times its seconds each task lasts until `end`, (n,) s."""
-        return (end - self.start) / self.seconds
+        start = self.start
+        if queue is not None and len(queue):
+            follows = np.append(False, queue[1:] == queue[:-1])
+            start = np.where(follows, np.append(0.0, end[:-1]), start)
+        return (end - start) / self.seconds
+
+    def queues(self, where: Bools) -> Ints:
+        """Number the tasks, (n,); those `where` that follow each other at once get one number.
+
+        Tasks of one stream are in the order of their starts.
+        """
+        found = np.arange(len(self.start))
+        some = np.flatnonzero(where)
+        follows = np.append(False, self.start[some[1:]] <= self.end[some[:-1]] + TOGETHER)
+        found[some] = some[np.maximum.accumulate(np.where(follows, 0, np.arange(len(some))))]
+        return found
 
 
 def both(one: Tasks, other: Tasks) -> Tasks:
@@ -47,8 +63,11 @@ def capacities(machine: Machine) -> Floats:
     return found
 
 
-def served(tasks: Tasks, capacity: float) -> Floats:
+def served(tasks: Tasks, capacity: float, queue: Ints | None = None) -> Floats:
     """Return when each task ends beside the others as they are placed: (n,) s.
+
+    queue: (n,) numbers of queues; equal ones of equal demand follow each other without a pause, in
+    the order of the tasks. None: each task is alone.
 
     Processor sharing: who wants less than an equal share gets what it wants, the others share the
     rest equally (max-min fairness; Bertsekas and Gallager, "Data Networks", 1992, section 6.5).
@@ -62,15 +81,21 @@ def served(tasks: Tasks, capacity: float) -> Floats:
     counts = np.cumsum(np.concatenate([mine, -1 * mine], axis=1)[:, order], axis=1)
     if (wants @ counts <= capacity * (1 + SETTLED)).all():
         return end
-    found = end.copy()
+    found, queue = end.copy(), np.arange(len(start)) if queue is None else queue
     for kind, want in enumerate(wants.tolist()):
         more = counts + (wants == want)[:, np.newaxis]
         inside, beyond = (  # service of such a task up to each moment, as one of those and besides
             np.append(0.0, np.cumsum(np.minimum(_share(wants, some, capacity) / want, 1.0) * gaps))
             for some in (counts[:, :-1], more[:, :-1])
         )
-        begun, until = start[mine[kind]], end[mine[kind]]
-        target = np.interp(begun, time, inside) + seconds[mine[kind]]
+        _, first, number, length = np.unique(
+            queue[mine[kind]], return_index=True, return_inverse=True, return_counts=True
+        )
+        begun = start[mine[kind]][first][number]
+        until = end[mine[kind]][first + length - 1][number]
+        asked = np.cumsum(seconds[mine[kind]])
+        asked -= (asked - seconds[mine[kind]])[first][number]
+        target = np.interp(begun, time, inside) + asked
         there = np.interp(until, time, inside)
         left = target - there + np.interp(until, time, beyond)
         later = np.interp(left, beyond, time) + np.maximum(left - beyond[-1], 0.0)
@@ -78,15 +103,17 @@ def served(tasks: Tasks, capacity: float) -> Floats:
     return found
 
 
-def served_beside(tasks: Tasks, short: Tasks, capacity: float) -> Floats:
+def served_beside(tasks: Tasks, short: Tasks, capacity: float, queue: Ints | None = None) -> Floats:
     """Return when each of the tasks ends beside short ones: (n,) s.
 
     The short ones end as placed, because schedulers serve them at once whose threads have slept
     (Linux, "EEVDF Scheduler"). What they have had is their share of the cores from then on.
     """
     count, every = len(tasks.start), both(tasks, short)
+    own = np.arange(count) if queue is None else queue
+    queue = np.append(own, own.max(initial=0) + 1 + np.arange(len(short.start)))
     for _ in range(SHARES):
-        end = served(every, capacity)
+        end = served(every, capacity, queue)
         every = every._replace(end=np.append(tasks.end, end[count:]))
     return end[:count]
 
@@ -96,11 +123,12 @@ def _share(wants: Floats, counts: Ints, capacity: float) -> Floats:
 
     wants: ascending demands, (kinds,); counts: tasks of each, (kinds, moments).
     """
-    rest, others = np.full(counts.shape[1], capacity), counts.sum(axis=0)
-    share = np.full(counts.shape[1], np.inf)
-    for want, count in zip(wants.tolist(), counts, strict=True):
-        equal = rest / np.maximum(others, 1)
-        short = (equal < want) & (others > 0)
-        share = np.where(short & np.isinf(share), equal, share)
-        rest, others = rest - count * want, others - count
-    return share
+    asked = wants[:-1, np.newaxis] * counts[:-1]  # by those that want less than each kind
+    full = np.full(counts.shape[1], capacity)
+    rest = np.subtract.accumulate(np.vstack([full, asked]), axis=0)
+    others = np.subtract.accumulate(np.vstack([counts.sum(axis=0), counts[:-1]]), axis=0)
+    equal = rest / np.maximum(others, 1)
+    short = (equal < wants[:, np.newaxis]) & (others > 0)
+    first = short.argmax(axis=0), np.arange(counts.shape[1])
+    found: Floats = np.where(short[first], equal[first], np.inf)
+    return found

@@ -7,9 +7,11 @@ import numpy as np
 
 from commsched.arrays import Floats, Ints
 from commsched.cost import price
+from commsched.cost.chain import messages_in_turn
 from commsched.errors import CommschedError
 from commsched.exchange.method import Phase
 from commsched.exchange.registry import method_at
+from commsched.exchange.vote import voting
 from commsched.kernels import random
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op, Role
@@ -18,6 +20,7 @@ from commsched.program.phases import decided_phase
 from commsched.program.placer import EXCHANGES, StreamQueue, serve
 from commsched.program.registry import STRATEGIES
 from commsched.program.slowness import slowness
+from commsched.simulate.breakdown import makeups, processor_seconds
 from commsched.simulate.clocks import Clocks
 from commsched.simulate.core_sharing import CoreSharing, Key, Slower
 from commsched.simulate.cores import ROUNDS, SETTLED
@@ -37,6 +40,7 @@ from commsched.simulate.turns import SumCost, moving
 Progress = Callable[[int], None]
 STEPS = 10  # that a prediction has by default, before the one that ends the last
 MOVES = 2**26  # moves that one simulation plays in about a second
+GRAIN = 1 / 16  # cores: demands of exchanges that differ less count as equal
 SAME = 1e-11  # s: starts that differ less count as equal when an exchange is looked up
 
 # An exchange and how its ranks start one after the other -> ends from the first start on, B sent.
@@ -53,6 +57,7 @@ class _Simulation:
         limit: int,
         slower: Slower,
         known: Known | None,
+        coded: dict[tuple[int, str], float],
     ) -> None:
         self.plan = plan
         self.decisions = decisions
@@ -70,6 +75,7 @@ class _Simulation:
         self.sharers: dict[tuple[int, str], list[int]] = {}  # roles of an exchange of this step on
         self.stream: dict[tuple[int, str], str] = {}  # (role, name) of operations
         self.messages: PipelineMessages | None = None
+        self.coded = coded  # s, of an exchange's coding, by plan and operation
         self.coding: dict[tuple[object, ...], float] = {}  # s, by what decides it in this plan
         self.of_team: dict[object, Exchanged] = {}  # of one team, where several are alike
 
@@ -79,8 +85,7 @@ class _Simulation:
         machine, seed = self.plan.machine, self.plan.seed
         if not self.ranks:
             self.ranks = [np.array(role.ranks, np.int64) for role in program.roles]
-            wakeup = machine.wakeup * self.plan.net.occupies_cores
-            self.clocks = [Clocks(len(ranks), machine.overlap, wakeup) for ranks in self.ranks]
+            self.clocks = [Clocks(len(ranks), machine.overlap) for ranks in self.ranks]
         self.factor = [slowness(machine, seed, step, ranks) for ranks in self.ranks]
         if is_pipeline(program.roles):
             self._pipelines(step, program.roles)
@@ -219,7 +224,9 @@ class _Simulation:
             factor = random.jitter(sigma, self.plan.seed, step, ranks, op.name)
             seconds, demand = factor * self._coding(op, step), 1.0
         short = op.kind not in (Kind.COMPUTE, Kind.APPLY)
-        seconds = self.sharing.seconds((role, step, op.name), start, seconds, demand, short)
+        seconds = self.sharing.seconds(
+            (role, step, op.name), op.stream, start, seconds, demand, short
+        )
         end = self.clocks[role].free[op.stream] = start + seconds
         return end
 
@@ -267,22 +274,48 @@ class _Simulation:
         rows = np.arange(len(teams.ranks))
         latest = teams.ranks[rows, start[teams.ranks].argmax(axis=1)]
         last[teams.ranks] = latest[:, np.newaxis]
+        late = self._late(op, step, teams)
         for role, own, begins in zip(roles, ops, starts, strict=True):
             ranks, clocks = self.ranks[role], self.clocks[role]
-            ends = clocks.exchange(stream, begins, end[ranks], within)
+            begun = np.maximum(begins, start[last[ranks]]) if late else begins
+            ends = clocks.exchange(stream, begun, end[ranks], within, late)
             begun = np.minimum(np.maximum(begins, start[last[ranks]]), ends)
-            key = role, step, own.name
-            ends = begun + self.sharing.seconds(key, begun, ends - begun, self._busy(teams))
+            key, alone = (role, step, own.name), float((end[ranks] - begun).mean()) + within
+            demand = self._demand(op, teams, alone, float((ends - begun).mean()))
+            ends = begun + self.sharing.seconds(key, stream, begun, ends - begun, demand)
             self.sharing.dispatched.append((role, begun))
             clocks.free[stream] = ends
             self.sent[role, stream] = ends
             self._note(role, step, own, PlacedAlone(begins, ends, sent[ranks], last[ranks]))
 
-    def _busy(self, teams: ExchangeTeams) -> float:
-        """Return the cores that an exchange keeps busy on each of its ranks."""
+    def _late(self, op: Op, step: int, teams: ExchangeTeams) -> float:
+        """Return how much longer an exchange lasts on ranks that compute on their cores, s.
+
+        Each message of its longest chain waits until the thread that receives it has a core.
+        """
+        machine = self.plan.machine
+        if not (machine.wakeup and self.plan.net.occupies_cores):
+            return 0.0
+        phase = voting(teams.first, lambda _: 0.0) if op.kind is Kind.DECIDE else None
+        phase = phase or self._phase(op, step)
+        schedule, payload = phase.schedule, phase.payload
+        return machine.wakeup * messages_in_turn(schedule, payload, machine, teams.first)
+
+    def _demand(self, op: Op, teams: ExchangeTeams, alone: float, seconds: float) -> float:
+        """Return the share of its cores that an exchange keeps busy on a rank for `seconds`.
+
+        alone: seconds that it takes if its ranks do nothing else.
+        """
         machine = self.plan.machine
         apart = len(set(np.array(machine.node_of_rank)[teams.ranks[0]].tolist())) > 1
-        return (machine.between if apart else machine.inside).busy
+        busy = (machine.between if apart else machine.inside).busy
+        if not machine.cores or seconds <= 0.0:
+            return 0.0
+        key = id(self.plan), op.name
+        if key not in self.coded:
+            self.coded[key] = makeups(self.plan, [op])[op.name].coded
+        work = processor_seconds(alone, self.coded[key], machine, busy)
+        return round(min(work / machine.alone / seconds, 1.0) / GRAIN) * GRAIN
 
     def _played(
         self, op: Op, step: int, teams: ExchangeTeams, start: Floats, rest: Floats
@@ -341,9 +374,11 @@ def simulate(
     changes = {step: other for step, other in (changes or {}).items() if 0 < step < steps}
     assert known is None or not changes
 
+    coded: dict[tuple[int, str], float] = {}
+
     def placed(slower: Slower, progress: Progress | None) -> _Simulation:
         limit = min(price.LIMIT, share)
-        simulation = _Simulation(plan, decisions or {}, limit, slower, known)
+        simulation = _Simulation(plan, decisions or {}, limit, slower, known, coded)
         for step in range(steps):
             if step in changes:
                 simulation.follow(changes[step], step)

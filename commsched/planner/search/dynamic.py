@@ -124,7 +124,7 @@ def boundaries(problem: Problem, units: Sequence[Unit], late: bool) -> Candidate
     clocks[..., 3] = np.inf  # no label yet
     clocks[0, 0, 3] = least
     origin = np.zeros((segments.size + 1, LABELS, 3), np.int64)  # segment, option, label
-    streams = Clocks(1, clock.overlap, clock.wakeup)
+    streams = Clocks(1, clock.overlap)
     streams.free["compute"] = np.array([[backward]])
     for last in range(segments.size):
         problem.check()

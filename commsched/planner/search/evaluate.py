@@ -76,6 +76,7 @@ class Evaluator:
             return found
         votes, encode, exchange, decode = rows.seconds.sum(axis=1)
         used = encode + decode + self.clock.busy * (votes + exchange)
+        used += self.clock.dispatch * rows.phases
         used += self.clock.on_cores * rows.apply
         own = self.clock.on_cores * (self._backward + self._forward)
         least: Floats = (own + used.take(index).sum(axis=0)) / self.clock.capacity
@@ -132,8 +133,10 @@ class Evaluator:
         class Noting(Clocks):
             """Notes when exchanges begin and end."""
 
-            def exchange(self, stream: str, start: Any, end: Any, within: float = 0.0) -> Any:
-                end = super().exchange(stream, start, end, within)
+            def exchange(
+                self, stream: str, start: Any, end: Any, within: float = 0.0, late: Any = 0.0
+            ) -> Any:
+                end = super().exchange(stream, start, end, within, late)
                 noted.append((start, end))
                 return end
 
@@ -174,7 +177,7 @@ class Evaluator:
     ) -> Floats:
         """When each launch is decoded, in s from the start of the backward pass on."""
         size, clock = index.shape[1], self.clock
-        clocks = kind(None if size == 1 else size, clock.overlap, clock.wakeup)
+        clocks = kind(None if size == 1 else size, clock.overlap)
         clocks.free["compute"] = self._backward if size == 1 else np.full(size, self._backward)
         ends = np.empty(index.shape)
         several = [part.any() for part in rows.seconds[0]]
