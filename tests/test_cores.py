@@ -140,7 +140,8 @@ def test_waiting_for_a_late_rank_takes_no_core():
         np.testing.assert_allclose(other.end, one.end)  # only one thread of a rank has work
 
 
-def test_threads_wake_up_late_for_an_exchange_that_begins_while_the_rank_computes():
+def test_each_message_in_turn_waits_for_its_thread_while_the_rank_computes():
+    """A ring of two ranks has two messages in turn; nothing computes beside the last exchange."""
     net, on = graph([1000] * 3, seconds=1e-1), replace(machine(2, 1), wakeup=1e-4)
     asleep, computing = (
         [
@@ -152,7 +153,21 @@ def test_threads_wake_up_late_for_an_exchange_that_begins_while_the_rank_compute
         ]
         for measured in (None, HOST)
     )
-    np.testing.assert_allclose(np.subtract(computing, asleep), [1e-4, 1e-4, 0.0], atol=1e-9)
+    np.testing.assert_allclose(np.subtract(computing, asleep), [2e-4, 2e-4, 0.0], atol=1e-9)
+
+
+def test_operations_of_one_stream_follow_each_other_however_late():
+    """What delays the first of a queue delays the others by the same, and nothing else does."""
+    tasks = tasks_of([(0.0, 1.0, 1.0), (1.0, 1.0, 1.0), (2.0, 1.0, 1.0), (9.0, 1.0, 1.0)])
+    other = tasks_of([(0.5, 2.0, 1.0)])
+    queue = tasks.queues(np.ones(4, bool))
+    np.testing.assert_array_equal(queue, [0, 0, 0, 3])
+    end = served_beside(tasks, other, 1.0, queue)
+    np.testing.assert_allclose(end[-1] - end[2], 10.0 - end[2])
+    assert (np.diff(end[:3]) >= 1.0 - 1e-12).all()
+    np.testing.assert_allclose(tasks.times(end, queue)[3], 1.0)
+    alone = served_beside(tasks.some(np.array([0, 3])), other, 1.0)
+    assert end[0] == pytest.approx(alone[0])
 
 
 def test_computing_pays_for_what_the_others_have_had_and_does_not_delay_them():
@@ -175,13 +190,17 @@ def test_dispatching_exchanges_takes_processor_time_from_the_computing():
 
 
 @given(
-    alone=st.floats(0, 10), busy=st.floats(-5, 20), overlap=st.sampled_from([0.0, 0.25, 0.8, 1.0])
+    alone=st.floats(0, 10),
+    busy=st.floats(-5, 20),
+    overlap=st.sampled_from([0.0, 0.25, 0.8, 1.0]),
+    late=st.sampled_from([0.0, 1e-3, 7.0]),
 )
-def test_a_share_of_an_exchange_moves_on_while_its_rank_computes(alone, busy, overlap):
+def test_a_share_of_an_exchange_moves_on_while_its_rank_computes(alone, busy, overlap, late):
     start, end = np.array([1.0]), np.array([1.0 + alone])
-    [got] = under_compute(start, end, np.array([1.0 + busy]), overlap)
+    [got] = under_compute(start, end, np.array([1.0 + busy]), overlap, late)
     covered = min(max(busy, 0.0), got - 1.0)
-    moved = overlap * covered + (got - 1.0 - covered)
+    rate = overlap * alone / (alone + late) if alone else overlap
+    moved = rate * covered + (got - 1.0 - covered)
     assert got >= end[0]
     assert moved == pytest.approx(end[0] - 1.0, rel=1e-9, abs=1e-12)
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.coding.registry import CODECS
+from commsched.cost.chain import messages_in_turn
 from commsched.cost.play import Played, play
 from commsched.exchange.payload import Payload
 from commsched.machine.model import CodecRate, Device, Group, Link, Machine, Nic
@@ -382,3 +383,17 @@ def test_packets_that_are_only_forwarded_are_not_coded():
     rate = CodecRate(encode=1.0, add=1.0, decode=1.0, fixed=1.0)
     on = filled(1, 4, device=replace(DEVICE, codecs={"fp16": rate}))
     assert played("all-gather", on, 1000, "fp16").end.max() < 1e-3
+
+
+@pytest.mark.parametrize("name", ROUTES)
+@given(nodes=st.integers(1, 5), lanes=st.integers(1, 4))
+def test_messages_in_turn_are_the_seconds_of_a_wire_that_only_waits(name, nodes, lanes):
+    """Where each message takes 1 s and nothing else takes time, an exchange lasts its chain."""
+    second = Link(latency=1.0, overhead=0.0, per_byte=0.0)
+    on = filled(
+        nodes, lanes, inside=second, between=second, device=replace(DEVICE, bandwidth=1e300)
+    )
+    schedule = COLLECTIVES[name](on.everyone)
+    payload = carry(schedule, "dense", BucketSpec.uniform(64))
+    lasts = play(schedule, payload, on, on.everyone, np.zeros(on.size)).end.max()
+    assert messages_in_turn(schedule, payload, on, on.everyone) == pytest.approx(lasts)
