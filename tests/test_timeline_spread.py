@@ -30,13 +30,18 @@ from tests.support import sample_methods
 from tests.support.small_plans import graph, machine, plan
 
 
-def steps(*seconds, kind="predicted", plan_hash="h", exchange=0.01, **meta):
-    """One rank whose steps last so long, with an exchange of 10 ms in each; one more ends them."""
+def steps(*seconds, kind="predicted", plan_hash="h", exchange=0.01, exposed=0.0, **meta):
+    """One rank whose steps last so long, with an exchange of 10 ms in each; one more ends them.
+
+    exposed: the share of a step in which the rank only exchanges.
+    """
     starts = np.concatenate([[0.0], np.cumsum([*seconds, 1.0])])
     spans = []
     for step, (a, b) in enumerate(pairwise(starts)):
-        spans.append(Span(0, "compute", "f", step, a, b, 0.0, 0))
-        spans.append(Span(0, "inside", "b/exchange", step, b - exchange, b, 0.0, 8))
+        computed = max(a, b - exposed * (b - a))
+        spans.append(Span(0, "compute", "f", step, a, computed, 0.0, 0))
+        start = computed if exposed else b - exchange
+        spans.append(Span(0, "inside", "b/exchange", step, start, b, 0.0, 8))
     header = header_from_data(kind, meta)
     return Timeline.of(spans, header=header, plan_hash=plan_hash, ranks=1)
 
@@ -47,11 +52,14 @@ def steps(*seconds, kind="predicted", plan_hash="h", exchange=0.01, **meta):
 @given(
     seconds=st.lists(st.floats(0.1, 10), min_size=2, max_size=9),
     errors=st.lists(st.floats(-0.5, 2), max_size=9),
+    exposed=st.sampled_from([0.0, 0.25, 1.0]),
 )
-def test_an_interval_is_what_brute_force_counts(seconds, errors):
-    found = interval(totals(steps(*seconds)), errors)
+def test_an_interval_is_what_brute_force_counts(seconds, errors, exposed):
+    """Errors of exchanges are errors of what an iteration waits for exchanges."""
+    found = interval(totals(steps(*seconds, exposed=exposed)), errors)
     settled = np.diff(np.concatenate([[0.0], np.cumsum(seconds)]))[1:]
-    values = [s / (1 + e) for s in settled for e in errors or [0.0]]
+    every = [(s, e) for s in settled for e in errors or [0.0]]
+    values = [(1 - exposed) * s + exposed * s / (1 + e) for s, e in every]
     assert found.low == pytest.approx(np.quantile(values, 0.1), rel=1e-9)
     assert found.high == pytest.approx(np.quantile(values, 0.9), rel=1e-9)
     assert found.residuals == len(errors)
@@ -59,7 +67,7 @@ def test_an_interval_is_what_brute_force_counts(seconds, errors):
 
 def test_residuals_say_where_the_measured_iteration_may_lie():
     """A calibration whose predictions were 10 % too low expects longer iterations."""
-    found = interval(totals(steps(1.0, 1.0, 1.0)), [-0.1] * 5)
+    found = interval(totals(steps(1.0, 1.0, 1.0, exposed=1.0)), [-0.1] * 5)
     assert found.low == found.high == pytest.approx(1 / 0.9)
     alone = comparison_table(compare(steps(1.0, 1.0, 1.2), steps(1.0, 1.1, 1.1, kind="measured")))
     assert "the spread of the steps only: the machine file has no held-out errors" in alone
@@ -99,7 +107,8 @@ def test_plans_whose_intervals_overlap_are_indistinguishable():
     assert faster.verdict.startswith("plan b is faster: its iteration is 54.5% shorter")
     wide = {**BOTH, "residuals": [-0.5, 0.0, 1.5]}
     unsure = rivals(
-        replace(a, header=Predicted(**wide)), steps(1.0, 0.5, 0.5, plan_hash="b", **wide)
+        steps(1.0, 1.0, 1.2, plan_hash="a", exposed=1.0, **wide),
+        steps(1.0, 0.5, 0.5, plan_hash="b", exposed=1.0, **wide),
     )
     assert unsure.indistinguishable
     assert "and 3 and 3 held-out errors of calibration" in rivals_table(unsure)

@@ -151,7 +151,12 @@ def _fitted(
         predicted = exercise.predict(replace(plan, machine=machine))
         beside = ", computing" if plan.net.occupies_cores else ""
         found += [
-            HeldOut(name=f"{cell.name}{beside}", predicted=p, measured=m)
+            HeldOut(
+                name=f"{cell.name}{beside}",
+                predicted=p,
+                measured=m,
+                computing=plan.net.occupies_cores,
+            )
             for cell, p, m, out in zip(cells, predicted.whole, real.whole, held, strict=True)
             if out
         ]

@@ -72,6 +72,7 @@ class HeldOut:
     name: str
     predicted: Annotated[float, MICROSECONDS]
     measured: Annotated[float, MICROSECONDS]
+    computing: bool = False  # whether its ranks computed on their cores meanwhile
 
     def __post_init__(self) -> None:
         check_name("held-out cell", self.name)

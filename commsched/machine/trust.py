@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from commsched.machine.fabric import HeldOut
 from commsched.machine.model import Machine
 from commsched.units import count, significant
 
@@ -13,9 +14,19 @@ from commsched.units import count, significant
 LIMIT = 0.07
 
 
-def errors_of(machine: Machine) -> tuple[float, ...]:
-    """Return (predicted - measured) / measured of each held-out exchange, as files carry it."""
-    return tuple(significant(cell.error) for cell in machine.held_out)
+def errors_of(machine: Machine, computing: bool | None = None) -> tuple[float, ...]:
+    """Return (predicted - measured) / measured of each held-out exchange, as files carry it.
+
+    computing: only of those whose ranks computed on their cores meanwhile, or did not; see `alike`.
+    """
+    cells = machine.held_out if computing is None else alike(machine, computing)
+    return tuple(significant(cell.error) for cell in cells)
+
+
+def alike(machine: Machine, computing: bool) -> tuple[HeldOut, ...]:
+    """Return the held-out exchanges beside computing, or beside none; all if it has none such."""
+    some = tuple(cell for cell in machine.held_out if cell.computing == computing)
+    return some or machine.held_out
 
 
 def held_out_line(errors: Sequence[float]) -> str:

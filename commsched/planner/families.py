@@ -231,7 +231,7 @@ class _Chain:
             return
         totals = predicted(plan, self.tables.played).totals
         iteration, exposed = median(totals.iteration), median(totals.exposed)
-        sure = interval(totals, errors_of(plan.machine))
+        sure = interval(totals, errors_of(plan.machine, plan.net.occupies_cores))
         assert iteration is not None
         assert exposed is not None
         assert sure is not None

@@ -18,6 +18,7 @@ from commsched.units import nbytes, seconds
 def report(prediction: Prediction) -> dict[str, Any]:
     """Numbers of a prediction, in s and B."""
     plan, path = prediction.plan, prediction.step_path
+    errors = errors_of(plan.machine, plan.net.occupies_cores)
     memory, limit = prediction.memory, plan.machine.device.memory
     used: dict[str, float | None] = {**memory._asdict(), "total": memory.total}
     if not any(layer.activation for layer in plan.net.layers):
@@ -29,7 +30,7 @@ def report(prediction: Prediction) -> dict[str, Any]:
         "native": sentence(plan),
         "plan_iteration_seconds": _of_plan(prediction),
         **totals_data(prediction.totals),
-        **interval_data(interval(prediction.totals, errors_of(plan.machine))),
+        **interval_data(interval(prediction.totals, errors)),
         "experts": _experts(plan),
         "critical_path": None
         if path is None

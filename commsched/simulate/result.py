@@ -102,7 +102,7 @@ class Prediction:
                 name: (significant(part.latency * 1e6), significant(part.bandwidth * 1e6))
                 for name, part in made.items()
             },
-            residuals=errors_of(machine),
+            residuals=errors_of(machine, self.plan.net.occupies_cores),
             within=self._within,
         )
 

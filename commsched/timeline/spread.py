@@ -42,16 +42,19 @@ class Interval:
 def interval(found: Totals, residuals: Sequence[float]) -> Interval | None:
     """Return the interval of a predicted iteration: p10 to p90 of
 
-        I / (1 + e)
+        I - X + X / (1 + e)
 
-    over the iterations I [s] of all counted steps and all residuals e, the relative errors
-    (predicted - measured) / measured that the calibration of the machine held out. Without
-    residuals e = 0: the interval is only the spread of the steps under jitter. None without a
-    counted step.
+    over the iterations I [s] of all counted steps, of which X [s] is exposed communication, and all
+    residuals e, the relative errors (predicted - measured) / measured of the exchanges that the
+    calibration of the machine held out. Without residuals e = 0: the interval is only the spread of
+    the steps under jitter. None without a counted step.
     """
     if not found.iteration:
         return None
-    values = np.divide.outer(np.array(found.iteration), 1.0 + np.array(residuals or (0.0,)))
+    iteration = np.array(found.iteration)
+    exposed = np.minimum(found.exposed, iteration)
+    longer = np.divide.outer(exposed, 1.0 + np.array(residuals or (0.0,)))
+    values = (iteration - exposed)[:, np.newaxis] + longer
     low, high = np.quantile(values, (LOW, HIGH)).tolist()
     return Interval(low=low, high=high, residuals=len(residuals))
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from commsched.machine.trust import alike
 from commsched.plan.model import Plan, Reason
 from commsched.timeline.totals import HIGH, LOW
 
@@ -17,7 +18,7 @@ def margin_interval(plan: Plan, reason: Reason) -> tuple[float, float] | None:
     """
     if not plan.machine.held_out or not reason.runner_up:
         return None
-    errors = np.array([cell.error for cell in plan.machine.held_out])
+    errors = np.array([cell.error for cell in alike(plan.machine, plan.net.occupies_cores)])
     off = 1.0 / (1.0 + errors) - 1.0
     values = np.subtract.outer(reason.runner_up_seconds * off, reason.seconds * off)
     low, high = np.quantile(reason.margin + values, (LOW, HIGH)).tolist()

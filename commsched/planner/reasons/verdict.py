@@ -153,7 +153,7 @@ def _gain(plan: Plan, one: Alternative, other: Alternative, name: str, more: str
 
 def _doubt(plan: Plan, one: Alternative, other: Alternative) -> str:
     """Say that two plans cannot be told apart; empty if they can, or if they are equal."""
-    count = len(errors_of(plan.machine))
+    count = len(errors_of(plan.machine, plan.net.occupies_cores))
     a, b = (Interval(low=row.low, high=row.high, residuals=count) for row in (one, other))
     if abs(_saved(one, other)) <= NOTHING or not a.overlaps(b):
         return ""

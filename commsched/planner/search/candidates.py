@@ -16,6 +16,7 @@ import numpy as np
 
 from commsched.errors import CommschedError
 from commsched.exchange.pair import LIBRARY
+from commsched.machine.trust import alike
 from commsched.planner.deadline import Deadline, OutOfTime
 from commsched.planner.request import Request
 from commsched.planner.search.dynamic import boundaries
@@ -71,7 +72,7 @@ class Search:
         self.early: list[Trial] = []  # simulated before the search, if it has a time limit
         self.reserve = 0.0  # s for the last simulations
         self._searching = False
-        held_out = request.machine.held_out
+        held_out = alike(request.machine, request.net.occupies_cores)
         self.doubt = Risk(held_out) if held_out else None
         self.first = self._first()
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from commsched.machine.trust import alike
 from commsched.plan.model import Param, Plan
 from commsched.planner.request import Request
 from commsched.planner.search.timing import iteration
@@ -28,7 +29,7 @@ def encoded(plan: Plan, request: Request) -> Plan:
         return plan
     others = [_at(plan, place) for place in _places(plan).values()]
     seconds, best = min(((iteration(other), k) for k, other in enumerate(others)))
-    errors = [abs(cell.error) for cell in plan.machine.held_out]
+    errors = [abs(cell.error) for cell in alike(plan.machine, plan.net.occupies_cores)]
     device = plan.machine.device
     compute = sum(sum(plan.net.seconds(layer, device)) for layer in plan.net.layers)
     doubtful = float(np.median(errors)) * (plan.iteration - compute) if errors else 0.0
