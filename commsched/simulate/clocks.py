@@ -61,16 +61,17 @@ class Clocks:
         seconds: Sequence[Times],
         heard: Times | float = 0.0,
         all_heard: Times | float = 0.0,
+        late: Times | float = 0.0,
     ) -> Times:
         """Place the encode, exchange and decode of one phase; return when it is decoded.
 
         seconds: of the three on idle cores. heard, all_heard [s]: until the decode stream and the
-        exchange streams of all ranks take up what is ready.
+        exchange streams of all ranks take up what is ready. late [s]: see `exchange`.
         """
         encode, exchange, decode = seconds
         encoded = self.free["encode"] = self.begin("encode", ready) + encode
         start = self.begin("exchange", encoded + all_heard)
-        exchanged = self.exchange("exchange", start, start + exchange)
+        exchanged = self.exchange("exchange", start, start + exchange, late=late)
         decoded = self.free["decode"] = self.begin("decode", exchanged + heard) + decode
         return decoded
 

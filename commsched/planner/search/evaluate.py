@@ -57,6 +57,7 @@ class Evaluator:
             np.append(rows.apply, 0.0),
             np.concatenate([rows.seconds, np.zeros((*rows.seconds.shape[:2], 1))], axis=2),
             np.append(rows.phases, 0),
+            np.concatenate([rows.late, np.zeros((len(rows.late), 1))], axis=1),
         )
         return rows if self._lasting is None else self._lasting(rows)
 
@@ -194,7 +195,8 @@ class Evaluator:
                     start = clocks.begin("exchange", start)
                     voted = clocks.exchange("exchange", start, start + vote)
                     ready = where(vote > 0, voted, ready)
-                clocks.phase(ready, parts, own, of_all)
+                waits = launch.late[phase] if self.prices.wakeup else 0.0
+                clocks.phase(ready, parts, own, of_all, waits)
             ends[k] = end = clocks.free["decode"] + clock.slowest
             if not late:
                 compute = clocks.free["compute"]
@@ -217,6 +219,7 @@ class Evaluator:
                 np.moveaxis(rows.seconds.take(here, axis=2), 2, 0).swapaxes(1, 2),
                 np.moveaxis(heard.take(here, axis=1), 1, 0),
                 np.moveaxis(all_heard.take(here, axis=1), 1, 0),
+                np.moveaxis(rows.late.take(here, axis=1), 1, 0),
                 here < len(rows.ready) - 1,
             )
             each = (column.tolist() for column in columns) if one else columns
@@ -231,4 +234,5 @@ class _Launch(NamedTuple):
     seconds: Any  # (phases, 4) s: vote, encode, exchange, decode
     heard: Any  # (phases,) s, until the next stream of the rank takes up what is ready
     all_heard: Any  # (phases,) s, until those of all ranks have
+    late: Any  # (phases,) s that an exchange lasts longer while the rank computes
     real: Any  # whether it is a launch, and not nothing

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsched.cost import price
+from commsched.cost.chain import messages_in_turn
 from commsched.exchange.method import Choice, Method, Phase, resolved
 from commsched.machine.library import algorithm_of
 from commsched.net.bucket import BucketSpec
@@ -48,6 +49,7 @@ class PricedRows(NamedTuple):
     apply: Floats  # (r,) s
     seconds: Floats  # (4, phases, r): vote, encode, exchange, decode
     phases: Ints  # (r,)
+    late: Floats  # (phases, r) s that exchanges last longer while the rank computes
 
     @property
     def kinds(self) -> Ints:
@@ -80,6 +82,8 @@ class Prices:
         self.limit = limit
         self.tables = tables
         self.group = request.machine.everyone
+        self.wakeup = request.machine.wakeup * request.net.occupies_cores
+        self._turns: dict[tuple[int, int], Floats] = {}  # by method and elements
         self.methods: list[Method] = []
         self.free: list[int] = []  # methods that any bucket may have
         self.plain: list[int] = []  # of these, what a bucket without zeros may have
@@ -284,18 +288,35 @@ class Prices:
             spec = spec_of(buckets[i], self.request.net)
             parts.append((np.array([i]), self.exact(spec, methods[i])[:, :, None]))
         most = max((p.shape[1] for _, p in parts), default=1)
-        seconds = np.zeros((4, most, len(buckets)))
+        seconds, late = np.zeros((4, most, len(buckets))), np.zeros((most, len(buckets)))
         phases = np.ones(len(buckets), np.int64)
         for where, part in parts:
             seconds[:, : part.shape[1], where] = part
             phases[where] = part.shape[1]
+        if self.wakeup:
+            for i, (made, method) in enumerate(zip(buckets, methods, strict=True)):
+                late[: phases[i], i] = self._late(made, method)[: phases[i]]
         return PricedRows(
             np.array([b.ready for b in buckets]),
             np.array([b.after for b in buckets], np.int64),
             numel * apply,
             seconds,
             phases,
+            late,
         )
+
+    def _late(self, made: Bucket, method: int) -> Floats:
+        """(phases,) s that each exchange of a bucket lasts longer while its rank computes."""
+        key = method, made.numel
+        if key not in self._turns:
+            machine, group, own = self.request.machine, self.group, self.methods[method]
+            spec = own.seen(spec_of(made, self.request.net), group)
+            turns = [
+                messages_in_turn(one.schedule, one.payload, machine, group)
+                for one in map(resolved, own.phases(spec, group))
+            ]
+            self._turns[key] = self.wakeup * np.array(turns, np.float64)
+        return self._turns[key]
 
 
 class _Work(NamedTuple):

@@ -55,6 +55,7 @@ class Risk:
             np.tile(rows.apply, DRAWS),
             seconds.reshape(*rows.seconds.shape[:2], -1),
             np.tile(rows.phases, DRAWS),
+            np.tile(rows.late, DRAWS),
         )
         index = np.arange(size - 1)[:, np.newaxis] + size * np.arange(DRAWS)
         found = evaluator.iterations(every, index, candidate.late)
