@@ -199,7 +199,8 @@ def test_a_share_of_an_exchange_moves_on_while_its_rank_computes(alone, busy, ov
     start, end = np.array([1.0]), np.array([1.0 + alone])
     [got] = under_compute(start, end, np.array([1.0 + busy]), overlap, late)
     covered = min(max(busy, 0.0), got - 1.0)
-    rate = overlap * alone / (alone + late) if alone else overlap
+    alone = end[0] - 1.0
+    rate = overlap * alone / (alone + late) if alone else 0.0
     moved = rate * covered + (got - 1.0 - covered)
     assert got >= end[0]
     assert moved == pytest.approx(end[0] - 1.0, rel=1e-9, abs=1e-12)

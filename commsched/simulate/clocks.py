@@ -94,7 +94,7 @@ def under_compute(
     rate: Times | float = overlap
     if waking:
         alone = np.maximum(alone, 0.0)
-        rate = overlap * alone / (alone + np.where(alone > 0.0, late, 1.0))
-    within = alone <= rate * covered
+        rate = overlap * alone / np.where(alone > 0.0, alone + late, 1.0)
+    within = alone + late <= overlap * covered
     slowed = start + (alone / overlap + late / overlap if overlap else alone)
     return np.where(within, slowed, end + (1.0 - rate) * covered)[()]  # type: ignore[return-value]
