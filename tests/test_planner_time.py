@@ -128,3 +128,12 @@ def test_an_interrupt_leaves_the_best_that_was_simulated(work):
     found = work.plan(replace(REQUESTS["shared"], report=interrupt), 1e9)
     assert found.stopped
     assert found.plan.iteration == min(one.iteration for one in work.simulated)
+
+
+def test_an_interrupt_after_the_first_simulation_returns_that_plan(monkeypatch):
+    def interrupt(search: Search, candidate: object, what: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Search, "offer", interrupt)
+    found = Work(monkeypatch).plan(REQUESTS["plain"], 20.0)
+    assert len(found.plan.launches) == 1

@@ -114,6 +114,7 @@ def train(args: argparse.Namespace) -> int | None:
     if args.elastic is not None and not elastic.supervised("train --elastic"):
         command = (*elastic.COMMSCHED, *args.line)
         return elastic.run(args.elastic, args.checkpoint, command, args, ("--resume",))
+    args.strategy = args.strategy or _strategy_of(args.plan)
     begin(args, own=("device",))
     if args.sweep is not None:
         _sweep(args)
@@ -129,6 +130,13 @@ def train(args: argparse.Namespace) -> int | None:
         draw([args.log], args.figure)
     print(json.dumps(found, indent=1) if args.json else "\n".join(_lines(found)))
     return None
+
+
+def _strategy_of(plan: Path | None) -> str:
+    """Return the strategy of a plan's file, `sync` without one."""
+    from commsched.program.read_plan import read_plan
+
+    return "sync" if plan is None else read_plan(plan).strategy
 
 
 def _sweep(args: argparse.Namespace) -> None:
@@ -221,11 +229,7 @@ def _check_size(args: argparse.Namespace, plan: "Plan", steps: int) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Reject options that contradict each other; without --strategy it is the plan's."""
-    from commsched.program.read_plan import read_plan
-
-    if args.strategy is None:
-        args.strategy = "sync" if args.plan is None else read_plan(args.plan).strategy
+    """Reject options that contradict each other."""
     if args.plan is not None:
         for flag in ("machine", "method", "force", "param", "later", "refresh", "theta"):
             if getattr(args, flag):

@@ -363,11 +363,11 @@ class Search:
         If the machine records held-out errors, it is the candidate with the least expected
         iteration among those that are no slower than any baseline.
         """
+        if self.early and self.stopped:  # perhaps before anything was found
+            seconds, chosen = self.trials.best
+            return chosen, seconds
         leader = Placed(self.problem, self.leader)
         if self.early:
-            if self.stopped:
-                seconds, chosen = self.trials.best
-                return chosen, seconds
             if self.request.bucket is None and not self.over() and self.done():
                 return leader, None
         elif self.stopped or self.over() or self.request.bucket is not None or self.done():
