@@ -36,9 +36,9 @@ class DeviceQueue:
         if not self._open and end.done():
             self._recorder.add("compute", name, step, start.when(), end.when())
             return end
+        self.settle(wait=False)
         self._ends[step, name] = end
         self._open.append(Open(step, name, start, end))
-        self.settle(wait=False)
         return end
 
     def wait(self, step: int, after: Iterable[After]) -> None:
