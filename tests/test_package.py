@@ -122,3 +122,15 @@ def test_a_command_that_trains_lets_a_matrix_product_take_one_core():
         "print(os.environ['OPENBLAS_NUM_THREADS'])"
     )
     assert run("-c", code).stdout.splitlines()[-1:] == ["1"]
+
+
+def test_a_training_limits_its_threads_before_numpy_starts_them():
+    """`begin` says how many threads a rank has, which NumPy reads when it is imported."""
+    program = (
+        "import sys\n"
+        "from commsched.cli.commands import train\n"
+        "from commsched.cli.main import main\n"
+        "train.begin = lambda *_, **__: sys.exit('numpy' in sys.modules)\n"
+        "main(['train', '--net', 'mlp', '--plan', 'p.json'])\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -114,8 +114,8 @@ def train(args: argparse.Namespace) -> int | None:
     if args.elastic is not None and not elastic.supervised("train --elastic"):
         command = (*elastic.COMMSCHED, *args.line)
         return elastic.run(args.elastic, args.checkpoint, command, args, ("--resume",))
-    args.strategy = args.strategy or _strategy_of(args.plan)
     begin(args, own=("device",))
+    args.strategy = args.strategy or _strategy_of(args.plan)
     if args.sweep is not None:
         _sweep(args)
         return None
