@@ -8,10 +8,12 @@ from commsched.timeline.parts import read_parts
 from tests.support import sampling
 from tests.support.jobs import Ended, Job
 
-# The plan and the step of tests/mpi/test_exchanger.py; deadlines far beyond the test's own limit.
+# Deadlines are far beyond the test's own limit.
 BEGIN = """
 import sys, time
-from tests.mpi.test_exchanger import BACKWARD, WORLD, Exchanger, gradients, make_plan, one_step
+from commsched.run.exchanger import Exchanger
+from tests.support.ranks import WORLD
+from tests.support.tiny_exchange import BACKWARD, gradients, make_plan, one_step
 timeline = sys.argv[1] if len(sys.argv) > 1 else None
 """
 LIMIT = 60  # s

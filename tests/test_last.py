@@ -28,7 +28,9 @@ BOTH = [True, True]
 MADE = plan(graph([50] * 2), machine(1, 1), ["ring+dense"])
 EXCHANGER = """
 import os, signal, sys
-from tests.mpi.test_exchanger import WORLD, Exchanger, make_plan, one_step
+from commsched.run.exchanger import Exchanger
+from tests.support.ranks import WORLD
+from tests.support.tiny_exchange import make_plan, one_step
 with Exchanger(make_plan(), WORLD) as exchanger:
     for step in range(int(sys.argv[1])):
         one_step(exchanger, step, WORLD.rank)

@@ -16,12 +16,15 @@ Words = npt.NDArray[np.uint64]
 WORD = 2**64 - 1
 
 
-def _mix(x: Words) -> Words:
-    """Scramble 64-bit words. Source: SplitMix64 finaliser (Steele, Lea, Flood, OOPSLA 2014)."""
-    with np.errstate(over="ignore"):
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+def _mix(x: Any) -> Any:
+    """Scramble an int of 64 bits, or words of an array.
+
+    Source: SplitMix64 finaliser (Steele, Lea, Flood, OOPSLA 2014).
+    """
+    x = x & WORD
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & WORD
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & WORD
+    return x ^ x >> 31
 
 
 def name_key(name: str) -> int:
@@ -29,13 +32,24 @@ def name_key(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
+def _of_all_ranks(seed: int, step: int, name: str) -> int:
+    """Return the 64-bit key from which those of ranks follow; NumPy takes ten times as long."""
+    seeded = _mix(name_key(name) + seed * 0x9E3779B97F4A7C15)
+    found: int = _mix(seeded + step * 0x9E3779B97F4A7C15)
+    return found
+
+
 def keys(seed: int, step: int, ranks: npt.NDArray[np.int64], name: str) -> Words:
     """Return one well-mixed 64-bit key per rank: (ranks,)."""
-    key = np.array(name_key(name), np.uint64)
-    with np.errstate(over="ignore"):
-        for part in (seed, step):
-            key = _mix(key + np.array(part, np.uint64) * np.uint64(0x9E3779B97F4A7C15))
-        return _mix(key + (ranks.astype(np.uint64) + np.uint64(1)) * np.uint64(0xD1B54A32D192ED03))
+    own = (ranks.astype(np.uint64) + np.uint64(1)) * np.uint64(0xD1B54A32D192ED03)
+    found: Words = _mix(own + np.uint64(_of_all_ranks(seed, step, name)))
+    return found
+
+
+def key_of(seed: int, step: int, rank: int, name: str) -> int:
+    """Return the 64-bit key of one rank, as `keys` does for many."""
+    found: int = _mix(_of_all_ranks(seed, step, name) + (rank + 1) * 0xD1B54A32D192ED03)
+    return found
 
 
 def normal(
@@ -43,7 +57,7 @@ def normal(
 ) -> npt.NDArray[np.float64]:
     """Return one standard normal number per rank by the Box-Muller transform: (ranks,)."""
     first = keys(seed, step, ranks, name)
-    second = _mix(first ^ np.uint64(0x9E3779B97F4A7C15))
+    second: Words = _mix(first ^ np.uint64(0x9E3779B97F4A7C15))
     u = ((first >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     v = (second >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return np.sqrt(-2.0 * np.log(u)) * np.cos(2.0 * np.pi * v)
@@ -79,21 +93,6 @@ def exponential(
 def generator(seed: int, step: int, rank: int, name: str) -> np.random.Generator:
     """A generator for bulk draws of one (seed, step, rank, name)."""
     return np.random.Generator(np.random.Philox(key=key_of(seed, step, rank, name)))
-
-
-def _mixed(x: int) -> int:
-    """Scramble a word as `_mix` does; NumPy takes a microsecond for each operation on one."""
-    x &= WORD
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & WORD
-    x = (x ^ x >> 27) * 0x94D049BB133111EB & WORD
-    return x ^ x >> 31
-
-
-def key_of(seed: int, step: int, rank: int, name: str) -> int:
-    """Return the 64-bit key of one rank, as `keys` does for many."""
-    seeded = _mixed(name_key(name) + seed * 0x9E3779B97F4A7C15)
-    stepped = _mixed(seeded + step * 0x9E3779B97F4A7C15)
-    return _mixed(stepped + (rank + 1) * 0xD1B54A32D192ED03)
 
 
 def run_key(state: Mapping[str, Any], start: int, *, common: bool = False) -> int:

@@ -3,9 +3,9 @@
 import cupy
 import pytest
 
-from tests.mpi.test_exchanger import make_plan
 from tests.mpi.test_exchanger_device import METHODS, not_sums, summed
 from tests.support.ranks import together
+from tests.support.tiny_exchange import make_plan
 
 
 @pytest.mark.parametrize("method", METHODS)

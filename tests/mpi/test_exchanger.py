@@ -4,17 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import commsched
-from commsched.errors import CommschedError
 from commsched.exchange import recorded_gradients as recorded
-from commsched.machine import file as machine_file
-from commsched.machine.model import resized
 from commsched.net.bucket import Piece
-from commsched.net.graph import Layer, Net, Tensor
 from commsched.plan import file as plan_file
-from commsched.plan.model import Launch, Plan
 from commsched.planner.method_schedule import begun, scheduled
 from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
@@ -22,76 +16,19 @@ from commsched.timeline import check
 from commsched.timeline import file as timeline_file
 from commsched.timeline.measure import overlaps
 from tests.support.ranks import WORLD
-
-SHAPES = {"a": (3, 5), "b": (7,), "c": (4, 2, 2), "d": (11,), "e": (6, 6)}
-# "c" is split over two launches and "e" over three; "s" has no tensors.
-LAYERS = {"first": "ab", "second": "cd", "s": "", "last": "e"}
-PIECES = {
-    ("b0", "last"): [("e", 0, 5)],
-    ("b1", "last"): [("e", 20, 36)],
-    ("b2", "second"): [("c", 0, 9), ("d", 0, 11), ("e", 5, 20)],
-    ("b3", "first"): [("a", 0, 15), ("c", 9, 16), ("b", 0, 7)],
-}
-BACKWARD = ["e", "d", "c", "b", "a"]
-METHODS = ["ring+dense", "direct+dense", "doubling+bf16", "all-gather+coo"]
-
-
-def make_plan(comm=WORLD, methods=("ring+dense",), mean=True, seed=0):
-    """Four buckets for all ranks of `comm`, which use the methods in turn."""
-    layers, before = [], ()
-    for name, tensors in LAYERS.items():
-        shapes = [Tensor(name=t, shape=SHAPES[t]) for t in tensors]
-        layers.append(Layer(name=name, after=before, tensors=tuple(shapes), forward=0, backward=0))
-        before = (name,)
-    launches = tuple(
-        Launch(
-            name=name,
-            pieces=tuple(Piece(*p) for p in pieces),
-            after=after,
-            method=methods[i % len(methods)],
-            stream="inside",
-            priority=i,
-        )
-        for i, ((name, after), pieces) in enumerate(PIECES.items())
-    )
-    machine = resized(machine_file.load("localhost"), 1, comm.size)
-    graph = Net(name="tiny", layers=tuple(layers))
-    return Plan(net=graph, machine=machine, launches=launches, mean=mean, seed=seed)
-
-
-def gradients(step, rank):
-    """Small whole numbers: their sums are exact in float32 and bfloat16, whatever the order."""
-    random = np.random.default_rng([step, rank])
-    return {n: random.integers(-8, 9, s).astype(np.float32) for n, s in SHAPES.items()}
-
-
-def total(step, ranks):
-    each = [gradients(step, rank) for rank in range(ranks)]
-    return {name: sum(one[name] for one in each) for name in SHAPES}
-
-
-def one_step(exchanger, step, rank, order=BACKWARD):
-    mine = gradients(step, rank)
-    for name in order:
-        exchanger.ready(name, mine[name])
-    return {name: exchanger.wait(name).copy() for name in exchanger.names}
-
-
-def equal(got, want):
-    """Compare on all ranks; the ranks fail together."""
-    wrong = [n for n in SHAPES if got[n].shape != SHAPES[n] or not np.array_equal(got[n], want[n])]
-    assert agree.gather_text(",".join(wrong), WORLD) == [""] * WORLD.size
-
-
-def refused(work, *sentence):
-    """All ranks must be refused with a sentence that has these words."""
-    try:
-        work()
-        said = "nothing was refused"
-    except CommschedError as error:
-        said = str(error)
-    everywhere = agree.gather_text(said, WORLD)
-    assert all(word in text for text in everywhere for word in sentence), everywhere
+from tests.support.tiny_exchange import (
+    BACKWARD,
+    LAYERS,
+    METHODS,
+    PIECES,
+    SHAPES,
+    equal,
+    gradients,
+    make_plan,
+    one_step,
+    refused,
+    total,
+)
 
 
 @pytest.mark.groups(1, 3, 4, 8)
@@ -306,80 +243,6 @@ def test_many_exchangers_give_their_communicators_back():
             pass
     for each in others:
         each.Free()
-
-
-@pytest.fixture
-def exchanger():
-    with Exchanger(make_plan(), WORLD) as made:
-        yield made
-
-
-def test_what_is_no_gradient_of_this_net_is_refused(exchanger):
-    good = gradients(0, WORLD.rank)
-    refused(
-        lambda: exchanger.ready("x", good["a"]), "no tensor named 'x' in net 'tiny'", "known: e"
-    )
-    refused(lambda: exchanger.wait("x"), "no tensor named 'x' in net 'tiny'")
-    refused(lambda: exchanger.ready("b", [0.0] * 7), "'b': a gradient is a NumPy array, got list")
-    refused(lambda: exchanger.ready("b", np.zeros(7)), "'b': a gradient is float32, got float64")
-    refused(lambda: exchanger.ready("a", good["a"].T), "'a'", "must be [3, 5], got [5, 3]")
-    refused(lambda: exchanger.ready("a", good["a"].ravel()), "'a'", "must be [3, 5], got [15]")
-    equal(one_step(exchanger, 0, 0), gradients(0, 0))  # nothing of that has left a trace
-
-
-def test_a_step_out_of_order_is_refused(exchanger):
-    good = gradients(0, 0)
-    refused(lambda: exchanger.wait("a"), "step 0: tensor 'a' was waited for before it was handed")
-    exchanger.ready("d", good["d"])
-    refused(lambda: exchanger.ready("d", good["d"]), "'d' was handed over twice; 'e' is still")
-    refused(lambda: exchanger.wait("a"), "step 0: tensor 'a' was waited for before it was handed")
-    refused(lambda: exchanger.wait("d"), "'d' was waited for before 'e' was handed over")
-    for name in "ecba":
-        exchanger.ready(name, good[name])
-    early = exchanger.wait("e").copy()
-    refused(lambda: exchanger.ready("e", good["e"]), "step 0: tensor 'c' was not waited for")
-    equal({name: exchanger.wait(name) for name in BACKWARD[1:]} | {"e": early}, good)
-    refused(lambda: exchanger.wait("a"), "step 1: tensor 'a' was waited for before it was handed")
-    refused(lambda: (exchanger.ready("e", good["e"]), exchanger.wait("a")), "step 1: tensor 'a'")
-
-
-def test_outside_of_its_block_it_is_refused():
-    exchanger = Exchanger(make_plan(), WORLD)
-    refused(lambda: exchanger.wait("a"), "inside a with block")
-    with exchanger:
-        one_step(exchanger, 0, WORLD.rank)
-        refused(exchanger.__enter__, "works in one with block only")
-    refused(lambda: exchanger.ready("a", gradients(0, 0)["a"]), "inside a with block")
-    refused(exchanger.__enter__, "works in one with block only")
-
-
-def test_plans_that_do_not_fit_are_refused_on_all_ranks(tmp_path):
-    plan, size = make_plan(), WORLD.size
-    more = replace(plan, machine=resized(plan.machine, 1, size + 1))
-    refused(lambda: Exchanger(more, WORLD), f"for {size + 1} ranks, but {size} were started")
-    changed = replace(plan, launches=plan.launches[1:])
-    refused(lambda: Exchanger(changed, WORLD), "tensor 'e': element 0 is exchanged never")
-    partly = replace(plan.launches[0], group=tuple(range(size)))
-    part = replace(more, launches=(partly, *plan.launches[1:]))
-    refused(lambda: Exchanger(part, WORLD), f"'b0' exchanges among {size} of {size + 1} ranks")
-    refused(lambda: Exchanger(tmp_path / "no.json", WORLD), "no.json")
-    if size > 1:
-        other = make_plan(seed=WORLD.rank)
-        refused(lambda: Exchanger(other, WORLD), "the ranks differ in the plan")
-        where = tmp_path / "t.json" if WORLD.rank else None
-        refused(lambda: Exchanger(plan, WORLD, timeline=where), "timeline=FILE on all ranks, or")
-        refused(lambda: Exchanger(plan, WORLD, record=where), "record=FILE on all ranks, or")
-
-
-def test_arguments_that_do_not_fit_are_refused(tmp_path):
-    plan = make_plan()
-    refused(lambda: Exchanger(plan, None), "must be an mpi4py Intracomm", "got NoneType")
-    refused(lambda: Exchanger(plan, MPI.COMM_NULL), "got COMM_NULL")
-    for timeout in (0, -1.0, float("nan")):
-        refused(lambda t=timeout: Exchanger(plan, WORLD, timeout=t), "timeout must be more than 0")
-    nowhere = tmp_path / "missing" / "t.json"
-    refused(lambda: Exchanger(plan, WORLD, timeline=nowhere), "cannot be written there")
-    refused(lambda: Exchanger(plan, WORLD, record=nowhere), "cannot be written there")
 
 
 def test_recorded_gradients_are_those_of_the_first_rank_in_the_order_of_the_steps(tmp_path):

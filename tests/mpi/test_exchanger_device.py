@@ -10,9 +10,9 @@ from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
 from commsched.timeline import file as timeline_file
 from commsched.timeline.measure import overlaps
-from tests.mpi.test_exchanger import BACKWARD, SHAPES, gradients, make_plan, refused, total
 from tests.mpi.test_place import pointed, staged
 from tests.support.ranks import WORLD, together
+from tests.support.tiny_exchange import BACKWARD, SHAPES, gradients, make_plan, refused, total
 
 pytestmark = pytest.mark.groups(3)
 METHODS = ["ring+dense", "native+dense", "all-gather+coo", "zen", "node-union"]

@@ -7,8 +7,8 @@ from commsched.exchange.registry import find_method
 from commsched.kernels.merge import Listed
 from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
-from tests.mpi.test_exchanger import BACKWARD, SHAPES, make_plan, refused
 from tests.support.ranks import WORLD
+from tests.support.tiny_exchange import BACKWARD, SHAPES, make_plan, refused
 
 ROWS = ("c", "e")  # both are split over several buckets, beside dense tensors
 

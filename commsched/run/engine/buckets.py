@@ -18,6 +18,7 @@ from commsched.exchange.registry import find_method, phases_of
 from commsched.exchange.sharded import shard_of
 from commsched.exchange.state import kept_of, restore
 from commsched.exchange.vote import voting
+from commsched.kernels.accumulate import ADD, put
 from commsched.kernels.finite import finite
 from commsched.kernels.hashing import index_sets
 from commsched.kernels.merge import Listed
@@ -210,7 +211,7 @@ class Buckets:
             before = old.payload == own.payload and old.since < own.since
             kept = "lost" in state and find_method(old.method).keeps
             if before and kept and old.pieces == own.pieces:
-                gradient += state.pop("lost")
+                put(state.pop("lost"), gradient, ADD)
 
     def _broken(self, step: int, launch: int, own: slice | None) -> str:
         """Name the tensor whose values are not finite, before a codec drops or hides them."""
