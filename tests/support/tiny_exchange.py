@@ -9,7 +9,7 @@ from commsched.net.bucket import Piece
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.plan.model import Launch, Plan
 from commsched.run.job import agree
-from tests.support.ranks import WORLD
+from tests.support import ranks
 
 SHAPES = {"a": (3, 5), "b": (7,), "c": (4, 2, 2), "d": (11,), "e": (6, 6)}
 # "c" is split over two launches and "e" over three; "s" has no tensors.
@@ -24,8 +24,8 @@ BACKWARD = ["e", "d", "c", "b", "a"]
 METHODS = ["ring+dense", "direct+dense", "doubling+bf16", "all-gather+coo"]
 
 
-def make_plan(comm=WORLD, methods=("ring+dense",), mean=True, seed=0):
-    """Four buckets for all ranks of `comm`, which use the methods in turn."""
+def make_plan(comm=None, methods=("ring+dense",), mean=True, seed=0):
+    """Four buckets for all ranks of `comm`, which use the methods in turn; None: of the group."""
     layers, before = [], ()
     for name, tensors in LAYERS.items():
         shapes = [Tensor(name=t, shape=SHAPES[t]) for t in tensors]
@@ -42,7 +42,7 @@ def make_plan(comm=WORLD, methods=("ring+dense",), mean=True, seed=0):
         )
         for i, ((name, after), pieces) in enumerate(PIECES.items())
     )
-    machine = resized(machine_file.load("localhost"), 1, comm.size)
+    machine = resized(machine_file.load("localhost"), 1, (comm or ranks.WORLD).size)
     graph = Net(name="tiny", layers=tuple(layers))
     return Plan(net=graph, machine=machine, launches=launches, mean=mean, seed=seed)
 
@@ -53,8 +53,8 @@ def gradients(step, rank):
     return {n: random.integers(-8, 9, s).astype(np.float32) for n, s in SHAPES.items()}
 
 
-def total(step, ranks):
-    each = [gradients(step, rank) for rank in range(ranks)]
+def total(step, size):
+    each = [gradients(step, rank) for rank in range(size)]
     return {name: sum(one[name] for one in each) for name in SHAPES}
 
 
@@ -68,7 +68,7 @@ def one_step(exchanger, step, rank, order=BACKWARD):
 def equal(got, want):
     """Compare on all ranks; the ranks fail together."""
     wrong = [n for n in SHAPES if got[n].shape != SHAPES[n] or not np.array_equal(got[n], want[n])]
-    assert agree.gather_text(",".join(wrong), WORLD) == [""] * WORLD.size
+    assert agree.gather_text(",".join(wrong), ranks.WORLD) == [""] * ranks.WORLD.size
 
 
 def refused(work, *sentence):
@@ -78,5 +78,5 @@ def refused(work, *sentence):
         said = "nothing was refused"
     except CommschedError as error:
         said = str(error)
-    everywhere = agree.gather_text(said, WORLD)
+    everywhere = agree.gather_text(said, ranks.WORLD)
     assert all(word in text for text in everywhere for word in sentence), everywhere
