@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -82,13 +83,29 @@ BEGIN += ["test_elastic", "test_size", "test_price", "test_lockstep"]
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups when it is called itself
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Say which tests go to the same worker, and put long groups first: no worker ends alone."""
+    if not config.getoption("--whole") and not any("::" in arg for arg in config.args):
+        config.hook.pytest_deselected(items=leave_to_the_night(items))
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(group_of(item)))
     if not UNDER_MPI:
         items.sort(key=lambda item: place_of(group_of(item)))
+
+
+def leave_to_the_night(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Take the cases out that tests marked `by_day` do not run by day, and return them."""
+    cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("by_day") is not None:
+            cases[item.nodeid.split("[")[0]].append(item)
+    left = []
+    for found in cases.values():
+        taken = sampling.some(found, found[0].get_closest_marker("by_day").args[0])
+        left += [item for item in found if item not in taken]
+    items[:] = [item for item in items if item not in left]
+    return left
 
 
 def group_of(item: pytest.Item) -> str:

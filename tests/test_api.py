@@ -117,6 +117,7 @@ def test_importing_is_quick_and_errors_are_value_errors():
         cs.Net("resnet-50")
 
 
+@pytest.mark.by_day(0)
 def test_the_break_even_lies_between_rates_that_pay_and_rates_that_do_not():
     lab = cs.Machine("p3.16xlarge", nodes=2, lanes=1, nic="10 Gbit/s")
     few = ["ring+dense", "ring+fp16"]

@@ -70,6 +70,7 @@ def wide() -> Choice:
     return chosen(request, unmeasured=True, lost=1e9, exhaustive=True)
 
 
+@pytest.mark.by_day(0)
 @pytest.mark.parametrize("case", ["slow links", "jitter"])
 def test_what_the_search_leaves_out_is_neither_winner_nor_runner_up(case: str) -> None:
     request = Request(net=net(3_000_000, output=2e6), machine=machine(nodes=1))
@@ -78,6 +79,7 @@ def test_what_the_search_leaves_out_is_neither_winner_nor_runner_up(case: str) -
     check_floors(request)
 
 
+@pytest.mark.by_day(0)
 def test_every_registered_strategy_has_a_row_or_a_reason(wide: Choice) -> None:
     with_row = {row.candidate.strategy for row in wide.rows}
     without = {one.candidate.strategy for one in wide.left_out}
@@ -96,6 +98,7 @@ def test_a_row_is_the_plan_of_its_strategy(wide: Choice) -> None:
         assert row.memory == STRATEGIES[strategy].memory(plan).total
 
 
+@pytest.mark.by_day(0)
 def test_the_winner_is_the_least_of_the_rows_that_may_be_chosen() -> None:
     choice = chosen(Request(net=net(10_000), machine=machine()))
     legal = [row for row in choice.rows if not row.refused]
@@ -106,6 +109,7 @@ def test_the_winner_is_the_least_of_the_rows_that_may_be_chosen() -> None:
         assert bool(row.refused) == (lost is None or lost > 0.5)
 
 
+@pytest.mark.by_day(0)
 def test_without_exchanges_to_hide_data_parallelism_computes_without_a_bubble() -> None:
     choice = chosen(Request(net=net(100), machine=machine(per_byte=1e-12)), exhaustive=True)
     assert choice.winner.time == pytest.approx(BATCH, rel=0.02)
@@ -115,6 +119,7 @@ def test_without_exchanges_to_hide_data_parallelism_computes_without_a_bubble() 
     assert pipeline.times.bubble > 0.2 * pipeline.time
 
 
+@pytest.mark.by_day(0)
 def test_large_layers_on_slow_links_are_cut_into_stages() -> None:
     """On two ranks two stages exchange no gradient, and data parallelism a second's worth."""
     two = replace(machine(nodes=1), node_of_rank=(0, 0))
@@ -127,6 +132,7 @@ def test_large_layers_on_slow_links_are_cut_into_stages() -> None:
     assert "more exposed communication" in against
 
 
+@pytest.mark.by_day(0)
 def test_what_does_not_fit_is_left_out_with_its_need() -> None:
     request = Request(net=net(1_000_000), machine=machine(memory=20e6))
     choice = chosen(request)
@@ -137,6 +143,7 @@ def test_what_does_not_fit_is_left_out_with_its_need() -> None:
         chosen(replace(request, memory=1e3))
 
 
+@pytest.mark.by_day(0)
 def test_a_net_of_unknown_messages_is_not_cut() -> None:
     choice = chosen(Request(net=net(output=0.0), machine=machine()))
     assert "gpipe" not in {row.candidate.strategy for row in choice.rows}

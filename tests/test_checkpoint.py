@@ -126,6 +126,7 @@ def test_a_manifest_that_is_none_is_refused(copy, content):
     assert "manifest.json: " in refused(RANKS, copy, "--resume")
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("torn", ["step4/rank1.npz", "step4/rank0.npz", "manifest.json"])
 def test_a_torn_checkpoint_falls_back_to_the_last_whole_one(tmp_path, torn):
     words = (*SHORT, "--checkpoint", str(tmp_path), "--every", "2")
@@ -183,6 +184,7 @@ def same(a, b):
     return type(a) is type(b) and a == b
 
 
+@pytest.mark.by_day(0)
 @given(values=st.dictionaries(st.text(), VALUES, max_size=4))
 def test_what_is_packed_comes_back(values):
     assert same(values, unpacked(packed(values), "x"))

@@ -207,6 +207,7 @@ UNBIASED = {
 }
 
 
+@pytest.mark.by_day(7)
 @pytest.mark.parametrize("name", sorted(UNBIASED))
 def test_there_is_no_bias_along_a_gradient_its_signs_or_its_mean(name):
     """Beside the exam of single values: what all have in common, such as shrinking, adds up."""

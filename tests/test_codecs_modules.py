@@ -19,6 +19,7 @@ def gradient(name: str, numel: int) -> np.ndarray:
     return values
 
 
+@pytest.mark.by_day(72)
 @pytest.mark.parametrize("numel", [1, 700, 70_001])
 @pytest.mark.parametrize("name", NAMES)
 def test_an_array_of_another_module_is_coded_there_to_the_same_bits(name, numel):

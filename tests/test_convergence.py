@@ -82,6 +82,7 @@ def test_a_plan_of_the_table_is_always_the_same():
     assert len({plan_of(KNOWN["fft:0.15"], NET, 2, 2).hash for _ in range(2)}) == 1
 
 
+@pytest.mark.by_day(1)
 # The densities of a text are those of one version of Python.
 @pytest.mark.parametrize("table", sorted(RECORDED.keys() - {"text", "gpt"}))
 def test_recorded_trainings_are_those_of_the_plans_that_the_command_makes(table):
@@ -95,6 +96,7 @@ def test_recorded_trainings_are_those_of_the_plans_that_the_command_makes(table)
         assert set(plans) == set(made)
 
 
+@pytest.mark.by_day(0)
 @pytest.mark.parametrize("table", ["digits", "deep"])
 def test_recorded_state_is_what_strategies_count(table):
     recorded = convergence.read(RECORDED[table])
@@ -119,6 +121,7 @@ def five_periods(monkeypatch):
     monkeypatch.setitem(TABLES, "digits", replace(NET, periods=5))
 
 
+@pytest.mark.by_day(0)
 @pytest.mark.usefixtures("five_periods")
 def test_cases_that_are_trained_side_by_side_are_those_of_one_process_in_the_same_order(tmp_path):
     wanted = ConvergenceRequest(table="digits", names=("daso", "bf16", "dense"), folds=1, seeds=1)
@@ -147,6 +150,7 @@ def test_seconds_of_a_case_count_its_rates_and_trainings_that_do_not_say():
     assert seconds_of(case) == 3 * 4.0 + 9.0 + 2 * 4.0
 
 
+@pytest.mark.by_day(0)
 @pytest.mark.usefixtures("five_periods")
 def test_a_training_that_is_made_again_has_the_numbers_of_the_first_and_says_its_seconds(tmp_path):
     import msgspec

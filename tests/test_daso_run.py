@@ -24,6 +24,7 @@ def plan(tmp_path: Path) -> Path:
     return tmp_path / "plan.json"
 
 
+@pytest.mark.by_day(1)
 def test_the_commands_know_daso(tmp_path, capsys):
     machine_file.write(tmp_path / "machine.json", machine(2, 2))
     plan, measured, predicted = (tmp_path / name for name in ("p.json", "m.json", "s.json"))
@@ -44,6 +45,7 @@ def test_the_commands_know_daso(tmp_path, capsys):
     assert main(["plot", str(predicted), str(measured), "-o", str(tmp_path / "x.svg")]) == 0
 
 
+@pytest.mark.by_day(0)
 def test_a_stopped_rank_is_named_by_the_peers_that_wait_for_it(plan):
     ended = struck(plan, 3, signal.SIGSTOP, "--timeout", "1.5", ranks=4, spans=300)
     assert "no progress for 1.5 s (--timeout)" in ended.output

@@ -51,6 +51,7 @@ def test_photographs_are_patches_of_grey_pixels_and_their_levels():
     assert max(right, below) < far
 
 
+@pytest.mark.by_day(0)
 def test_the_sources_are_10_megabytes_of_which_few_runs_are_scored():
     data = DATA["sources:64"](1)
     assert 64 * len(data.train) > 8e6

@@ -110,6 +110,7 @@ def test_who_needs_compute_waits_for_the_device():
     assert not given._open
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(
     ("switch", "known"),
     [("COMMSCHED_BUFFERS", "auto, staged, direct"), ("COMMSCHED_NATIVE", "auto, mpi, nccl")],

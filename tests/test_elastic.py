@@ -29,6 +29,7 @@ def said(done: Ended) -> list[str]:
     return [re.sub(r"\(process \d+ on \S+\)", "(P)", line)[11:] for line in lines]
 
 
+@pytest.mark.by_day(0)
 def test_a_job_that_gets_on_is_restarted_as_often_as_it_loses_a_rank(tmp_path):
     done = ended(tmp_path, "progress", "--restarts", "1")
     assert done.status == 0, done.output
@@ -64,6 +65,7 @@ def test_the_step_is_that_of_the_last_manifest_that_can_be_read(tmp_path):
     assert kept_step(tmp_path) == 12
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_supervisor_that_is_ended_takes_its_ranks_along(tmp_path, number):
     words = ("-n", "2", "--checkpoint", str(tmp_path), "--", "sleep", "1000")

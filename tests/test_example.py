@@ -34,6 +34,7 @@ def test_the_loss_falls(alone):
     assert alone[-1] < 0.95 * alone[0]
 
 
+@pytest.mark.by_day(0)
 @pytest.mark.parametrize("ranks", sampling.some([3, 2], 1))
 def test_ranks_that_share_a_batch_learn_what_one_learns(ranks, alone, tmp_path):
     path = tmp_path / "measured.json"

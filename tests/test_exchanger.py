@@ -57,6 +57,7 @@ with Exchanger(make_plan(), WORLD, timeout=1000) as exchanger:
 NAMED_BY = ["all-gather+topk", "ring+fp16", "node-union", "native+dense"]
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("method", sampling.some(NAMED_BY, 2))
 def test_nan_in_a_gradient_is_named_before_a_codec_may_drop_it(method):
     program = f"""
@@ -77,6 +78,7 @@ with Exchanger(make_plan(methods=["{method}"]), WORLD, timeout=1000) as exchange
     assert "Traceback" not in done.output
 
 
+@pytest.mark.by_day(0)
 def test_a_rank_that_hands_over_nothing_is_told_by_the_others():
     program = """
 with Exchanger(make_plan(), WORLD, timeout=1) as exchanger:
@@ -117,6 +119,7 @@ with Exchanger(make_plan(), WORLD, timeout=1000) as exchanger:
         assert said in done.output
 
 
+@pytest.mark.by_day(0)
 def test_a_rank_that_leaves_while_another_waits_does_not_hang():
     program = """
 with Exchanger(make_plan(), WORLD, timeout=1) as exchanger:

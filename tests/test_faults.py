@@ -197,6 +197,7 @@ def test_a_demo_that_is_ended_takes_its_ranks_along(tmp_path, what):
 # --- A rank raises. ---
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("place", ["gradient", "codec"])
 def test_an_exception_on_one_rank_ends_all_with_its_traceback(endless, place):
     run = [sys.executable, "-c", BROKEN, *long_run(endless)[3:], place]
@@ -247,6 +248,7 @@ def test_a_wrong_sum_is_found_by_verify(endless):
     assert "Traceback" not in ended.output
 
 
+@pytest.mark.by_day(0)
 def test_a_rank_that_stops_while_results_are_verified_is_noticed(endless):
     options = ["--verify", "--timeout", "1"]
     run = [sys.executable, "-c", BROKEN, *long_run(endless, *options)[3:], "verify"]
@@ -278,6 +280,7 @@ def test_a_rank_does_not_end_the_job_before_its_launcher_has_read_why():
     assert rank.returncode == 0
 
 
+@pytest.mark.by_day(0)
 def test_a_merge_that_fails_says_where_the_spans_are_and_what_reads_them(tmp_path):
     """Somebody makes a folder of the timeline's name while the job runs."""
     made, output = written(tmp_path / "plan.json", lanes=2), tmp_path / "m.json"

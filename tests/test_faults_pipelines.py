@@ -23,6 +23,7 @@ def endless(request, tmp_path):
     return written(tmp_path, request.param)
 
 
+@pytest.mark.by_day(0)
 @pytest.mark.parametrize("endless", ["1f1b"], indirect=True)
 def test_neighbours_of_a_stopped_stage_name_it_and_the_bytes(endless):
     ended = struck(endless, 1, signal.SIGSTOP, "--timeout", "1")

@@ -97,6 +97,7 @@ def test_shipped_models_have_the_parameters_and_flops_of_their_papers():
         }
 
 
+@pytest.mark.by_day(0)
 def test_an_imported_model_is_planned(tmp_path, capsys):
     net, plan = str(tmp_path / "net.json"), str(tmp_path / "plan.json")
     model = str(SHIPPED / "light_squeezenet.onnx")

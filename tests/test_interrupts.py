@@ -55,6 +55,7 @@ def processor_seconds(process: int) -> float:
     return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize(
     ("after", "compared"),
@@ -76,6 +77,7 @@ def test_an_interrupt_leaves_the_best_plan_so_far(after, compared, times, tmp_pa
     assert f"plan {made.hash[:12]}: " in job.said
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("after", [0.3, 0.6, 0.95])  # s: imports, files, the first plan
 def test_an_interrupt_at_any_time_gives_a_plan_or_a_sentence(after, tmp_path):
     job = Interrupted(tmp_path / "plan.json", after)
@@ -88,6 +90,7 @@ def test_an_interrupt_at_any_time_gives_a_plan_or_a_sentence(after, tmp_path):
         assert job.errors.splitlines()[-1] in (NOTHING, NOT_BEGUN)
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(
     ("words", "left_out"),
     [

@@ -152,6 +152,7 @@ def test_the_own_folder_goes_with_the_last_job_in_it(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.by_day(0)
 def test_an_exchanger_killed_without_a_timeline_leaves_them_in_the_folder(tmp_path, capsys):
     variables, words = {FOLDER: str(tmp_path)}, [sys.executable, "-c", EXCHANGER]
     with Job(2, [*words, "3"], variables=variables) as job:
@@ -197,6 +198,7 @@ def test_the_witness_of_a_killed_rank_says_where_the_last_operations_are():
     assert said == want
 
 
+@pytest.mark.by_day(0)
 def test_a_training_that_loses_power_leaves_them_in_the_folder(tmp_path):
     """All processes of the job at once, as where a node's power goes."""
     words = [*RUN[:-1], "train", "--net", "mlp:8:2", "--batch", "8", "--method", "ring+dense"]

@@ -151,6 +151,7 @@ def test_doctor_finds_nothing_broken_here():
     assert {"Python", "MPI library", "launcher", "MPI threads", "GPU"} <= set(found)
 
 
+@pytest.mark.by_day(0)
 def test_doctor_finds_the_programs_of_a_testbed_where_only_roots_path_leads():
     found = [findings(run(DOCTOR, PATH=path).stdout) for path in (ROOTS, USERS)]
     assert found[0]["testbed"] == found[1]["testbed"]

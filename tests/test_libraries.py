@@ -56,6 +56,7 @@ def native(where: Machine, numel: int, **changes: float) -> np.ndarray:
     return exchange(schedule, payload, where, group, np.zeros(group.size), **changes).end
 
 
+@pytest.mark.by_day(12)
 @pytest.mark.parametrize("kind", list(LIBRARIES))
 @pytest.mark.parametrize("name", MACHINES)
 def test_native_costs_what_the_schedule_it_claims_to_be_costs(name, kind):
@@ -273,6 +274,7 @@ def test_an_unknown_tree_is_refused():
         COLLECTIVES["binary-tree:x"]
 
 
+@pytest.mark.by_day(0)
 def test_ddp_on_summit_takes_what_a_ring_takes(tmp_path, capsys):
     words = ["bert-base", "--machine", "summit", "--nodes", "4", "--planner", "ddp-25mb"]
     words += ["--time-limit", "0"]  # of the plans that it is compared with

@@ -38,6 +38,7 @@ def results(pair, shape, grads):
     return [state["result"] for state in states]
 
 
+@pytest.mark.by_day(12)
 @pytest.mark.parametrize("pair", sampling.pairwise(WHOLE), ids="+".join)
 def test_every_exact_pair_sums_whole_numbers_like_numpy(pair):
     for number, (shape, kind) in enumerate(product(FEW, SUPPORTS)):
@@ -49,6 +50,7 @@ def test_every_exact_pair_sums_whole_numbers_like_numpy(pair):
                 np.testing.assert_array_equal(found, np.sum(grads, axis=0), f"{kind} {numel}")
 
 
+@pytest.mark.by_day(31)
 @pytest.mark.parametrize("pair", SOME, ids="+".join)
 def test_every_legal_pair_leaves_equal_bits_on_all_ranks(pair):
     for shape, numel in product(FEW, (3, 200)):
@@ -57,6 +59,7 @@ def test_every_legal_pair_leaves_equal_bits_on_all_ranks(pair):
             np.testing.assert_array_equal(bits(other), bits(first))
 
 
+@pytest.mark.by_day(12)
 @pytest.mark.parametrize("pair", sampling.pairwise(WHOLE), ids="+".join)
 @settings(max_examples=sampling.examples(40))
 @given(nodes=st.integers(1, 4), lanes=st.integers(1, 4), numel=st.integers(1, 60), data=st.data())

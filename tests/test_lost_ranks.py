@@ -36,6 +36,7 @@ def without(package: str) -> list[str]:
     return [sys.executable, "-c", MISSING.format(package) + MAIN]
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(
     ("other", "sentence"),
     [
@@ -55,6 +56,7 @@ def test_a_rank_that_fails_before_mpi_is_named_and_ends_the_job(endless, other, 
     assert "Traceback" not in ended.output
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_rank_that_runs_something_else_is_missed_at_the_roll_call(endless, lost):
     words = [sys.executable, "-c", SHORT_ROLL_CALL + MAIN, *long_run(endless)[len(RUN) - 1 :]]
@@ -67,6 +69,7 @@ def test_a_rank_that_runs_something_else_is_missed_at_the_roll_call(endless, los
     assert ended.output.startswith(want)
 
 
+@pytest.mark.by_day(0)
 def test_a_rank_that_comes_late_is_waited_for_as_long_as_this_one_took(tmp_path, endless):
     words = ["run", str(endless), "--steps", "2", "-o", str(tmp_path / "short.json")]
     late = "import time; time.sleep({})\n" + SHORT_ROLL_CALL + MAIN
@@ -76,6 +79,7 @@ def test_a_rank_that_comes_late_is_waited_for_as_long_as_this_one_took(tmp_path,
         assert job.wait(SECONDS).status == 0, job.output
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("what", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_rank_that_the_system_ends_is_named_with_its_host(endless, what):
     with Job(3, long_run(endless)) as job:

@@ -51,6 +51,7 @@ def sums(machine, path, test="all_reduce", group=None):
     return path
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("nodes", ["1", "2", "8"] if sampling.whole else ["1", "2"])
 def test_the_links_of_which_a_library_made_its_sums_are_found(nodes, tmp_path):
     words = ["--nodes", nodes, "--gpus", "4", "--gpu", "a100", "--net", "100 Gbit/s"]
@@ -82,6 +83,7 @@ def test_a_message_takes_latency_and_bytes(tmp_path):
     assert found.inside.per_byte == pytest.approx(1 / 5e9, rel=0.05)
 
 
+@pytest.mark.by_day(0)
 def test_sums_of_sixteen_a100_are_predicted_where_they_were_left_out(tmp_path, capsys):
     words = ["--nodes", "2", "--gpus", "8", "--gpu", "a100", "--net", "100 Gbit/s", "--ports", "16"]
     made(tmp_path, *words)
@@ -211,6 +213,7 @@ def test_the_ranks_of_a_log_lie_in_all_children_of_its_level(tree):
     assert ranks_of(tree, 3, message) == (0, 16)
 
 
+@pytest.mark.by_day(0)
 def test_a_published_log_is_that_of_a_level(tmp_path, capsys):
     node, rack, *_ = TREE["levels"]
     start = tmp_path / "hall.json"
@@ -227,6 +230,7 @@ def test_a_published_log_is_that_of_a_level(tmp_path, capsys):
     assert told["levels"]["rack"]["bandwidth_GBps"] > 20
 
 
+@pytest.mark.by_day(0)
 def test_of_a_machine_of_nodes_a_log_may_be_of_the_links_between_them(tmp_path):
     start = made(tmp_path, "--nodes", "2", "--gpus", "1", "--gpu", "a100", "--net", "10 Gbit/s")
     path, log = str(tmp_path / "start.json"), LOGS / "osu-2x1-c3.txt"

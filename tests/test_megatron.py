@@ -68,6 +68,7 @@ def test_more_stages_than_blocks_cut_anywhere():
     assert len(set(block_cuts(layers, [1.0] * len(layers), 5))) == 6
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(("full", "chunks"), [(True, 1), (False, 1), (True, 2)])
 def test_every_microbatch_beyond_the_stages_takes_the_same_time(full, chunks):
     """From as many as stages on, or twice as many where stages are interleaved."""

@@ -29,6 +29,7 @@ def wanted(strategy="1f1b", per_byte=SLOW, **more):
     return Request(**asked, params=params, **more)
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("strategy", ["gpipe", "1f1b", "3d", "samo", "local"])
 def test_the_fastest_allowed_codec_is_chosen_and_no_other_is_faster(strategy):
     request = wanted(strategy, messages=EVERY)
@@ -80,6 +81,7 @@ def test_allow_means_messages_too_and_a_forced_method_does_not(tmp_path, capsys)
     assert "messages dense" in capsys.readouterr().out
 
 
+@pytest.mark.by_day(0)
 def test_auto_codes_messages_only_by_what_was_measured_and_loses_little():
     request = Request(net=net(1000, BIG), machine=machine(), messages=EVERY)
     choice, plain = (

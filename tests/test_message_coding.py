@@ -110,6 +110,7 @@ def test_the_seconds_of_a_step_on_two_stages_are_those_of_its_coding(strategy):
     assert len(sends) == hops
 
 
+@pytest.mark.by_day(1)
 # Messages of the second net have whole blocks, whose bits are those of the first step.
 @pytest.mark.parametrize(("net", "codec"), [(NET, "quant:4"), ("mlp:128:3", "adaqp:4:50")])
 def test_ranks_under_mpi_learn_what_one_process_does(net, codec, tmp_path):

@@ -204,6 +204,7 @@ def test_messages_of_one_rank_leave_one_after_the_other():
     assert timeline.end.max() > 6 * (2 * 10e-3)  # the messages' load is more than the compute's
 
 
+@pytest.mark.by_day(0)
 def test_sixteen_thousand_ranks_with_jitter_are_placed():
     made = staged("1f1b", 8, 2048, on=machine(2048, 8, jitter=0.1), microbatches=4)
     found = simulate(made, 1)

@@ -55,6 +55,7 @@ def alike(found, wanted):
         np.testing.assert_array_equal(bits(here), bits(there), err_msg=where)
 
 
+@pytest.mark.by_day(14)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", NAMES)
 def test_only_a_few_numbers_are_copied_to_the_host(name, shape, monkeypatch):

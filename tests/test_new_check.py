@@ -32,6 +32,7 @@ def checked(file, capsys, *words) -> tuple[int, dict[str, dict[str, str]]]:
     return status, told
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("kind", ["collective", "codec"])
 def test_a_new_plug_in_obeys_all_laws_and_its_test_passes(kind, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -86,6 +86,7 @@ def test_pieces_reach_every_lane_of_every_node(members):
 POWERS = [group(4, 1), group(4, 2), group(4, 3), group(8, 2)]
 
 
+@pytest.mark.by_day(8)
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("kind", SUPPORTS)
 @pytest.mark.parametrize("members", POWERS, ids=lambda g: str(g.nodes))

@@ -67,6 +67,7 @@ def training(strategy: str, pairs: list[tuple[str, str]]) -> InProcessTraining:
     )
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("strategy", STRATEGY)
 @pytest.mark.parametrize("later", [list(FAMILIES.values()), METHODS], ids=["codecs", "routes"])
 def test_what_a_method_has_kept_goes_on_with_any_other(strategy, later):

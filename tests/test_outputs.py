@@ -31,6 +31,7 @@ def shell(line: str, *words: object) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("command", ['simulate "$1" -o "$2"', 'show "$1"', "models", "list"])
 def test_a_full_disk_is_one_sentence_and_what_was_written_stays(command, plan, tmp_path):
     path = tmp_path / "predicted.json"
@@ -47,6 +48,7 @@ def test_messages_that_cannot_be_written_stop_no_work(tmp_path):
     assert str(path) in done.stdout
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
 def test_closed_streams_stop_no_work(closed, plan, tmp_path):
     path = tmp_path / "predicted.json"

@@ -122,6 +122,7 @@ def assert_same(found, wanted):
         np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(("net", "strategy"), sampling.some([*product(CUT, ["gpipe", "1f1b"])], 4))
 def test_a_pipeline_learns_bit_for_bit_what_one_process_does_with_its_microbatches(net, strategy):
     for stages, replicas, count in ((1, 1, 4), (2, 1, 4), (2, 2, 2), (1, 2, 2)):
@@ -135,6 +136,7 @@ def test_a_pipeline_learns_bit_for_bit_what_one_process_does_with_its_microbatch
 LEARNED = [*product(["mlp:8:3", "cnn:2", "gpt:8:1:2"], WORKERS)]
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(("net", "strategy"), sampling.some(LEARNED, 4))
 def test_how_many_stages_there_are_and_what_comes_first_changes_no_bit(net, strategy):
     for replicas in (1, 2):
@@ -147,6 +149,7 @@ def test_how_many_stages_there_are_and_what_comes_first_changes_no_bit(net, stra
             assert other.losses == found[0].losses
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(("net", "strategy"), sampling.some(LEARNED, 4))
 def test_activations_that_are_computed_again_change_no_bit(net, strategy):
     for stages, segments in ((1, 1), (1, 3), (2, 2), (2, 99)):
@@ -233,6 +236,7 @@ PRUNED = [
 ]
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(
     ("params", "net"), sampling.some([*product(PRUNED, ["mlp:8:3", "gpt:8:1:2"])], 4)
 )

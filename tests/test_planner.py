@@ -38,6 +38,7 @@ def test_buckets_hold_every_tensor_once_in_backward_order(sizes, limit, first):
         assert len(pieces) == 1 or 4 * sum(p.stop for p in pieces) <= max(limit, first or 0)
 
 
+@pytest.mark.by_day(6)
 @pytest.mark.parametrize("planner", list(PLANNERS))
 @given(sizes=SIZES, nodes=st.integers(1, 2), lanes=st.integers(1, 4))
 @example(sizes=[1, 16, 16, 65, 365], nodes=1, lanes=1)  # without packing 0 s, but for rounding
@@ -60,6 +61,7 @@ def test_every_planner_makes_complete_plans_with_reasons(planner, sizes, nodes, 
             assert slower or not launch.reason.runner_up
 
 
+@pytest.mark.by_day(0)
 @settings(max_examples=sampling.examples(25))
 @given(sizes=SIZES, shape=st.sampled_from([(2, 2), (3, 4)]), zeros=st.booleans())
 def test_only_the_chosen_method_is_cheaper_than_the_runner_up(sizes, shape, zeros):

@@ -70,6 +70,7 @@ def small(name: str, on: str) -> Request:
     return Request(net=net_file.load(name), machine=resized(machine_file.load(on), 2, 2))
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(("net", "on"), sampling.some(PAIRS, 3))
 def test_no_baseline_has_a_shorter_simulated_iteration(net, on):
     request = small(net, on)
@@ -88,11 +89,13 @@ def test_every_shipped_machine_is_planned_for():
     assert {on for _, on in PAIRS} == set(shipped.names("machines"))
 
 
+@pytest.mark.by_day(0)
 def test_equal_requests_give_equal_plans_whatever_the_clock_says():
     request = small("vgg16", "p3.16xlarge")
     assert make_plan(request).hash == make_plan(replace(request, time_limit=1e6)).hash
 
 
+@pytest.mark.by_day(0)
 def test_without_time_there_is_a_first_plan_and_each_report_is_better():
     seen: list[float] = []
     request = small("bert-base", "p3.16xlarge")

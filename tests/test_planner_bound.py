@@ -54,6 +54,7 @@ def seconds(method: Method, spec: BucketSpec, on: Machine) -> float:
     return total
 
 
+@pytest.mark.by_day(9)
 @pytest.mark.parametrize(("law", "shape"), sampling.some([*product(LAWS, SHAPES)], 18))
 def test_no_lossless_method_takes_less_for_any_law(shape, law):
     numel = 20_000

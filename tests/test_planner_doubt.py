@@ -76,6 +76,7 @@ def test_what_just_hides_its_exchanges_suffers_more_than_what_has_time_to_spare(
     assert doubt.extra(problem, candidate) >= -1e-12
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("lossy", [(), ("topk", "qsgd")])
 def test_a_plan_that_errors_hurt_less_is_not_behind_a_baseline_either(lossy):
     held_out = cells((1e-4, 4e-4), (3e-4, 6e-4), (1e-3, 1.1e-3), (1e-2, 1e-2))

@@ -70,6 +70,7 @@ def test_every_planner_stays_inside_the_budget_and_leaves_small_tensors_dense(pl
     assert made.max_error == budget
 
 
+@pytest.mark.by_day(0)
 def test_our_planner_uses_what_the_budget_leaves():
     lossless, *lossy = (make_plan(request(max_error=e)).iteration for e in (0.0, 1e-3, 0.05))
     assert max(lossy) < lossless

@@ -85,6 +85,7 @@ def work(monkeypatch):
     return Work(monkeypatch)
 
 
+@pytest.mark.by_day(5)
 @pytest.mark.parametrize(("name", "limit"), CASES)
 def test_what_comes_back_was_simulated_in_time_and_nothing_simulated_was_better(name, limit, work):
     found = work.plan(REQUESTS[name], limit)
@@ -109,12 +110,14 @@ def test_dense_plans_are_simulated_first_and_none_is_shorter(name, work):
     assert found.plan.iteration <= min(dense) * (1 + SAME)
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("name", ["plain", "shared", "lossy", "calibrated"])
 def test_with_time_enough_the_plan_is_that_without_a_limit(name, work):
     asked = REQUESTS[name]
     assert work.plan(asked, 1e9).plan.hash == found_by(Search(asked)).plan.hash
 
 
+@pytest.mark.by_day(0)
 def test_more_time_gives_better_plans(work):
     found = [work.plan(REQUESTS["shared"], limit).plan.iteration for limit in (0.5, 40.0, 1e9)]
     assert found[0] > found[1] >= found[2]

@@ -96,6 +96,7 @@ def test_an_svg_says_what_it_shows(both, tmp_path):
         assert words in text
 
 
+@pytest.mark.by_day(0)
 def test_the_same_picture_is_the_same_file(both, tmp_path):
     for name in ("a.svg", "b.svg"):
         timeline.draw(both, tmp_path / name)
@@ -123,6 +124,7 @@ def figure_of(tmp_path, monkeypatch):
     return drawn
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("width", [14.0, 3.3])
 @pytest.mark.parametrize("buckets", [3, 30, 100])
 def test_no_text_meets_another_or_leaves_the_sheet_and_labels_stay_in_bars(

@@ -46,6 +46,7 @@ def test_the_fastest_are_listed_and_bytes_are_as_good_as_elements(capsys):
     assert len(priced(capsys, "9", *question, *three).splitlines()) == 6
 
 
+@pytest.mark.by_day(0)
 def test_a_codec_pays_up_to_the_rate_that_is_told(capsys):
     """On both sides of the rate the prices say so themselves."""
     question = ["25e6", "--machine", "p3.16xlarge", "--nodes", "4", "--json"]

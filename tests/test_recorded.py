@@ -57,6 +57,7 @@ def test_recorded_gradients_that_were_drawn_have_the_error_of_drawn_ones(name):
     assert found.error(method, tensor) == error(method, tensor.sparsity, tensor.numel)
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize("name", ["ring+fp16", TOPK, "all-gather+topk:0.1", "all-gather+quant:8"])
 @pytest.mark.parametrize("law", ["standard_normal", "laplace", "standard_t"])
 def test_gradients_drawn_with_the_decay_of_recorded_ones_have_about_their_error(name, law):

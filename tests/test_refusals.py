@@ -149,6 +149,7 @@ def test_a_command_refuses_in_one_sentence_and_writes_nothing(command, tmp_path,
         assert list(tmp_path.iterdir()) == [], line
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(("ranks", "command"), ON_RANKS)
 def test_ranks_refuse_together_in_one_sentence(ranks, command):
     for words, sentence in ON_RANKS[ranks, command]:

@@ -99,6 +99,7 @@ def wanting(**changes) -> Request:
     return Request(net=net, machine=machine(2, 2), **changes)
 
 
+@pytest.mark.by_day(0)
 @pytest.mark.parametrize("lossy", sampling.some([(), ("powersgd:2", "fp16")], 1))
 def test_every_limit_is_met_or_refused_with_one_that_can_be_met(lossy):
     free = make_plan(wanting(lossy=lossy))
@@ -139,6 +140,7 @@ def test_a_baseline_stays_what_it_is_and_is_refused():
 TOO_LARGE = [("gpt3-1.3b", "1f1b"), ("gpt3-13b", "1f1b"), ("gpt3-175b", None)]
 
 
+@pytest.mark.by_day(0)
 @pytest.mark.parametrize(("net", "strategy"), sampling.some(TOO_LARGE, 2))
 def test_a_plan_that_does_not_fit_says_so_and_names_a_strategy_that_does(
     net, strategy, tmp_path, capsys

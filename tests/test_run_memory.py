@@ -43,6 +43,7 @@ def _faults(keep: str, nbytes: int) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.by_day(1)
 @glibc
 @pytest.mark.parametrize("nbytes", [2**18, 2**20, 3 * 2**20])
 def test_freed_memory_is_used_again_by_all_threads(nbytes: int) -> None:

@@ -91,6 +91,7 @@ def test_waits_of_long_steps_are_not_taken_for_hiccups():
     assert one.window > 8 * 4
 
 
+@pytest.mark.by_day(0)
 def test_a_stopped_rank_is_named_while_the_run_goes_on_and_in_its_timeline(tmp_path):
     made = plan(graph([500] * 4, seconds=1e-3), machine(1, RANKS), ["ring+fp16", "ring+dense"])
     path, measured = tmp_path / "plan.json", tmp_path / "m.json"

@@ -58,6 +58,7 @@ def found(name: str, shape: tuple[int, int]):
     return simulate(made(name, shape), STEPS)
 
 
+@pytest.mark.by_day(26)
 @every
 @everywhere
 def test_a_plan_comes_back_from_its_file_as_it_was(name, shape):
@@ -96,6 +97,7 @@ def test_operations_have_one_name_each_and_wait_for_what_there_is(name, shape):
                     assert step < back or after in done[number][step - back]
 
 
+@pytest.mark.by_day(26)
 @every
 @everywhere
 def test_no_step_deadlocks_and_every_operation_is_placed_once(name, shape):

@@ -77,6 +77,7 @@ def test_bad_lists_are_refused_in_a_sentence(given, sentence):
         product_of(given, "study")
 
 
+@pytest.mark.by_day(0)
 def test_a_row_of_a_density_is_what_plan_says_of_it(tmp_path):
     words = ["--machine", "p3.16xlarge", "--nodes", "2", "--planner", "per-tensor"]
     dense, sparse = swept(
@@ -203,6 +204,7 @@ def test_other_processes_and_ranks_make_the_same_rows(tmp_path):
     assert sorted_lines(here) == sorted_lines(beside) == sorted_lines(ranks)
 
 
+@pytest.mark.by_day(0)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_study_leaves_a_file_to_go_on_with_and_no_orphans(how, tmp_path):
     path = tmp_path / "sweep.csv"
@@ -259,6 +261,7 @@ def drawn(path, table, *words):
     return texts(path)
 
 
+@pytest.mark.by_day(0)
 def test_a_table_is_drawn_as_lines_map_and_front(tmp_path, capsys):
     table, picture = tmp_path / "sweep.csv", tmp_path / "sweep.svg"
     words = ["--net", "vgg16", "--machine", "p3.16xlarge,summit", "--nodes", "2", "--planner"]

@@ -67,6 +67,7 @@ def test_a_training_gives_the_same_bits_again(dense):
     assert train(2, *WORDS, *DENSE, "--seed", "1")["parameters"] != dense
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("method", ["zen", "all-gather+coo", "balanced", "split-all-gather"])
 def test_a_lossless_method_gives_the_bits_of_dense_sums(method, dense):
     """Two numbers have the same sum in any order: not a bit may differ with two ranks."""
@@ -80,6 +81,7 @@ def test_zen_learns_what_dense_sums_learn_on_four_ranks(alone, tmp_path):
     assert losses(path) == pytest.approx(alone, rel=1e-5)  # rounding, as above
 
 
+@pytest.mark.by_day(0)
 def test_when_updates_are_made_does_not_change_a_bit(dense, tmp_path):
     """Before the next forward of the layer that reads them, or at the end of the step."""
     net, plan = tmp_path / "net.json", tmp_path / "plan.json"
@@ -117,6 +119,7 @@ def test_digits_are_learnt_in_16_bits():
 LOSSY = ["all-gather+topk:0.05", "all-gather+fft:0.15", "powersgd:2"]
 
 
+@pytest.mark.by_day(0)
 @pytest.mark.parametrize("method", sampling.some(LOSSY, 1))
 def test_a_small_gpt_learns_with_a_lossy_method(method, tmp_path):
     path = tmp_path / "log.jsonl"

@@ -70,6 +70,7 @@ def sequential(ends: list[int], microbatches: int, overlapping: bool) -> str:
     return digest_of(digests_of(values))
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_streaming_over_ranks_gives_the_bits_of_one_process(variant):
     params, ends = VARIANTS[variant]
@@ -85,6 +86,7 @@ def test_one_chunk_learns_what_back_propagation_learns():
     assert sequential([2], 1, False) == whole["parameters"]
 
 
+@pytest.mark.by_day(0)
 def test_replicas_of_stages_share_the_batch_and_the_net_learns():
     """Heads of a small GPT are as large as its own; it comes close to what one loss reaches."""
     words = ("--net", "gpt:16:1:2", "--batch", "16", "--steps", "40", "--optimizer", "adam")

@@ -37,6 +37,7 @@ def piped(tmp_path_factory):
 CASES = [("cnn:2", "gpipe"), ("gpt:8:1:2", "samo"), ("mlp:8:3", "1f1b")]
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(("net", "strategy"), sampling.some(CASES, 2))
 def test_losses_and_parameters_are_the_same_with_one_two_and_four_stages(net, strategy, piped):
     runs = (piped(stages, net, strategy, stages) for stages in (1, 2, 4))

@@ -79,6 +79,7 @@ def test_with_interpolation_one_and_a_merge_each_step_it_learns_what_one_rank_le
     assert losses(log) == pytest.approx(losses(alone), rel=1e-5)
 
 
+@pytest.mark.by_day(0)
 def test_in_16_bits_each_rank_leaves_out_its_own_overflows():
     words = ("--net", "mlp:32:1", "--epochs", "6", "--batch", "32", "--optimizer", "adam")
     found = train(RANKS, *words, *SHADOW, *words_of(rule="easgd"), "--precision", "fp16")

@@ -25,6 +25,7 @@ def replicas() -> str:
     return str(train(2, *GPT, *DENSE, "--steps", "6")["parameters"])
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("level", LEVELS)
 def test_two_ranks_end_with_the_bits_of_replicas(level, replicas, tmp_path):
     """Two numbers have the same sum in any order: not a bit may differ with two ranks."""
@@ -88,6 +89,7 @@ def test_coded_gathers_learn_from_exact_shards():
     assert coded["parameters"] != exact["parameters"]
 
 
+@pytest.mark.by_day(0)
 def test_a_net_that_lends_a_tensor_to_a_dropped_unit_is_refused():
     words = ("--net", "gpt:16:1:2:tied", "--batch", "16", "--steps", "2", "--strategy")
     found = started(2, *words, "zero3")

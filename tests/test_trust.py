@@ -34,6 +34,7 @@ def test_the_limit_is_on_the_median_of_the_errors_size():
     )
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(("errors", "poor"), [((-0.2, 0.2, 0.3), True), ((0.0, 0.2, 0.0), False)])
 def test_every_command_repeats_it(errors, poor, tmp_path, capsys):
     names = ("m", "n", "plan", "p", "other")
@@ -57,6 +58,7 @@ def test_every_command_repeats_it(errors, poor, tmp_path, capsys):
     assert any(SENTENCE in text for text in page_data([read(p)], None, None)["warnings"]) == poor
 
 
+@pytest.mark.by_day(0)
 def test_calibrate_ends_with_its_held_out_error(tmp_path):
     words = ("calibrate", "-o", str(tmp_path / "m.json"), "--seconds", "0.5")
     said = on_ranks(2, *words).output
@@ -65,6 +67,7 @@ def test_calibrate_ends_with_its_held_out_error(tmp_path):
     assert ("this calibration is poor" in said) == bool(doubts(errors))
 
 
+@pytest.mark.by_day(0)
 def test_a_calibration_of_one_rank_says_as_json_that_nothing_was_exchanged(tmp_path):
     path = tmp_path / "m.json"
     ended = on_ranks(1, "calibrate", "-o", str(path), "--seconds", "0.2", "--json")

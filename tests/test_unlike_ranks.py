@@ -40,6 +40,7 @@ def test_two_ranks_with_different_plans_are_refused(tmp_path, lanes):
 OLDER = "import commsched; commsched.__version__ = '0.0.1'\n" + MAIN
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(
     ("other", "difference"),
     [
@@ -104,6 +105,7 @@ def test_the_launcher_of_another_mpi_is_seen(tmp_path):
     assert nothing_written(tmp_path)
 
 
+@pytest.mark.by_day(0)
 def test_a_second_run_to_one_file_is_refused_with_the_holder_and_leaves_the_first(endless):
     with Job(3, long_run(endless)) as job:
         job.until(lambda: begun(endless))

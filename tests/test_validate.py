@@ -209,6 +209,7 @@ def test_decisions_are_judged_by_regret_rank_and_whether_to_compress():
     assert len(missed([poor])) == 4
 
 
+@pytest.mark.by_day(0)
 def test_a_decision_has_eight_plans_and_the_choice_is_predicted_to_be_the_fastest_of_ours():
     net = scaled(cell("", net="cnn:5"), MACHINE)
     made = decisions.plans(net, MACHINE, 0.1)

@@ -43,6 +43,7 @@ def told(made: Plan) -> dict[str, float]:
     return {row.family: row.iteration for row in made.alternatives}
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(("net", "on"), sampling.some(CASES, 3))
 def test_no_wider_family_has_a_slower_plan_and_what_is_advised_comes_true(net, on):
     asked = small(net, on)
@@ -87,6 +88,7 @@ def test_families_follow_what_is_allowed():
     assert names(lossy=("fp16", "onebit"))[0] == ("half", ("fp16",))
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -122,6 +124,7 @@ def test_the_command_says_what_compressing_gains(words, sentence, tmp_path, caps
     assert [row["iteration_median_seconds"] for row in data["plans"]] == [*told(made).values()]
 
 
+@pytest.mark.by_day(0)
 def test_a_shorter_plan_by_sixteen_bits_is_found_and_taken(tmp_path, capsys):
     """VGG-16 on four p3.16xlarge: at 25 Gbit/s per node the exchange is half of the step."""
     words = ["vgg16", "--machine", "p3.16xlarge", "--nodes", "4"]
@@ -143,6 +146,7 @@ def test_a_shorter_plan_by_sixteen_bits_is_found_and_taken(tmp_path, capsys):
     assert found[1]["iteration_median_seconds"] == without["half"]["iteration_median_seconds"]
 
 
+@pytest.mark.by_day(0)
 def test_a_plan_of_another_planner_is_a_row_of_its_own_and_never_better_than_the_best():
     asked = small("alexnet", "summit")
     for planner in ("ddp-25mb", "per-tensor", "greedy"):
@@ -250,6 +254,7 @@ def test_a_baseline_that_is_interrupted_in_its_reasons_keeps_its_plan():
     assert (part.plan.planner, part.plan.iteration) == ("ddp-25mb", whole.plan.iteration)
 
 
+@pytest.mark.by_day(0)
 def test_a_time_limit_is_for_all_families_together():
     asked = small("vgg16", "p3.16xlarge", time_limit=0.0, lossy=("fp16",))
     made = plan_with_verdict(asked).plan

@@ -83,12 +83,14 @@ def assert_rank_1_is_missed(done: Ended, what: str, option: str) -> None:
     assert len(lines) == 3, done.output
 
 
+@pytest.mark.by_day(0)
 def test_a_rank_that_is_stopped_during_calibrate_is_named(tmp_path):
     done = ended("codecs", signal.SIGSTOP, *calibration(tmp_path / "m.json"))
     assert_rank_1_is_missed(done, "calibrate: ", "2.5 s (--timeout and --seconds)")
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.by_day(0)
 def test_a_rank_that_never_comes_keeps_nobody(tmp_path):
     done = ended("begin", signal.SIGSTOP, *running(tmp_path))
     said = [line for line in done.output.splitlines() if line.startswith("commsched: ")]
@@ -96,12 +98,14 @@ def test_a_rank_that_never_comes_keeps_nobody(tmp_path):
     assert sorted(said) == [text.format(0), text.format(2)]
 
 
+@pytest.mark.by_day(0)
 @pytest.mark.parametrize("stage", ["making communicators"])
 def test_a_rank_that_is_stopped_before_the_start_of_a_run_is_named(tmp_path, stage):
     done = ended(stage, signal.SIGSTOP, *running(tmp_path))
     assert_rank_1_is_missed(done, f"run: {stage}: ", "1 s (--timeout)")
 
 
+@pytest.mark.by_day(0)
 def test_a_rank_that_is_stopped_after_its_last_step_is_named(tmp_path):
     done = ended("finish", signal.SIGSTOP, *running(tmp_path))
     assert_rank_1_is_missed(done, "run: bringing the spans together: ", "2 s (--timeout)")
@@ -109,12 +113,14 @@ def test_a_rank_that_is_stopped_after_its_last_step_is_named(tmp_path):
     assert not (tmp_path / "m.json").exists()
 
 
+@pytest.mark.by_day(0)
 def test_a_rank_that_is_stopped_when_all_is_done_keeps_nobody(tmp_path):
     done = ended("over", signal.SIGSTOP, *running(tmp_path))
     assert "run: waiting for all ranks to exit: no progress for 2 s (--timeout)" in done.output
     assert (tmp_path / "m.json").exists()
 
 
+@pytest.mark.by_day(0)
 def test_a_rank_that_is_stopped_during_a_benchmark_is_named():
     done = ended("all-reduces of", signal.SIGSTOP, "bench", "all-reduce", "--timeout", "1")
     assert_rank_1_is_missed(done, "bench: all-reduces of 1.024 kB: ", "1 s (--timeout)")
@@ -180,6 +186,7 @@ def test_a_rank_that_works_too_long_without_a_beat_ends_the_job():
     assert "does not answer" not in done.output
 
 
+@pytest.mark.by_day(0)
 def test_a_rank_that_gets_on_is_waited_for_and_all_may_take_longer_than_the_timeout():
     done = program(
         "with watchdog(comm, 'test', 0.5) as dog:\n"
@@ -199,6 +206,7 @@ def test_a_rank_that_gets_on_is_waited_for_and_all_may_take_longer_than_the_time
     assert said_by(done) == []
 
 
+@pytest.mark.by_day(0)
 def test_a_rank_that_is_stopped_while_an_exchanger_is_set_up_is_named():
     done = program(
         "made = plan(graph([500] * 4), machine(1, 3), ['ring+dense'])\n"
@@ -215,6 +223,7 @@ def test_a_rank_that_is_stopped_while_an_exchanger_is_set_up_is_named():
     assert_rank_1_is_missed(done, "Exchanger: making communicators: ", "1 s (timeout)")
 
 
+@pytest.mark.by_day(0)
 def test_no_watchdog_runs_beside_the_engine(tmp_path):
     code = (
         "from commsched.run import session\n"

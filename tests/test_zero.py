@@ -53,6 +53,7 @@ def test_state_takes_the_bytes_of_the_paper(shape, node):
         assert found[:3] == pytest.approx(wanted, rel=1e-12)
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("prefetch", [0, 1, 2, 3, 9])
 def test_bytes_of_a_step_are_those_of_the_paper(prefetch):
     """2 Psi (N - 1) / N, and 3 Psi under zero3 but for units that stay from forward to backward."""
@@ -68,6 +69,7 @@ def test_bytes_of_a_step_are_those_of_the_paper(prefetch):
         assert sent == pytest.approx(4 * gathered * (on.size - 1) / on.size + tables, rel=1e-9)
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
 @pytest.mark.parametrize("buffers", [1, 2])
 def test_no_more_units_are_gathered_or_wait_than_the_window_holds(prefetch, buffers):
@@ -207,6 +209,7 @@ def test_nodes_of_different_sizes_have_no_shards_of_their_own():
     assert make_plan(Request(net=graph(SIZES), machine=on, strategy="zero3")).launches
 
 
+@pytest.mark.by_day(0)
 def test_a_memory_limit_gives_smaller_units():
     net, on = graph([400] * 40, seconds=1e-6), machine(2, 2)
     free = make_plan(Request(net=net, machine=on, strategy="zero3"))

@@ -37,6 +37,8 @@ def some(cases: Sequence[Case], count: int) -> list[Case]:
     """Return `count` cases at even distances from the first to the last, or by night all."""
     if whole or len(cases) <= count:
         return list(cases)
+    if not count:
+        return []
     return [cases[i * (len(cases) - 1) // max(1, count - 1)] for i in range(count)]
 
 
