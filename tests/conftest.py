@@ -85,13 +85,23 @@ BEGIN += ["test_elastic", "test_size", "test_price", "test_lockstep"]
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups when it is called itself
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Say which tests go to the same worker, and put long groups first: no worker ends alone."""
-    if not config.getoption("--whole") and not any("::" in arg for arg in config.args):
+    named = any("::" in arg for arg in config.args)
+    if not (named or config.getoption("--whole") or whole_job()):
         config.hook.pytest_deselected(items=leave_to_the_night(items))
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(group_of(item)))
     if not UNDER_MPI:
         items.sort(key=lambda item: place_of(group_of(item)))
+
+
+def whole_job() -> bool:
+    """Whether this is one of the ranks of a job that is not split: those of tests/nightly."""
+    if not UNDER_MPI:
+        return False
+    from tests.support import ranks
+
+    return not ranks.in_groups
 
 
 def leave_to_the_night(items: list[pytest.Item]) -> list[pytest.Item]:

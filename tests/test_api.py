@@ -151,6 +151,7 @@ def other_ring(group):
 '''
 
 
+@pytest.mark.by_day(0)
 def test_a_plug_in_of_the_users_is_planned_and_simulated(tmp_path):
     file, made = tmp_path / "other.py", tmp_path / "plan.json"
     file.write_text(PLUGIN)

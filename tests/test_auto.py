@@ -87,6 +87,7 @@ def test_every_registered_strategy_has_a_row_or_a_reason(wide: Choice) -> None:
     assert {"sync", "daso", "shadow", "samo", "gpipe", "1f1b", "local", "zero3"} <= with_row
 
 
+@pytest.mark.by_day(0)
 def test_a_row_is_the_plan_of_its_strategy(wide: Choice) -> None:
     request = Request(net=net(10_000), machine=machine())
     for row in wide.best:
@@ -157,6 +158,7 @@ def test_parameters_of_the_request_are_kept() -> None:
     assert any(line.startswith("not tried: 1f1b (1)") for line in left_out(choice))
 
 
+@pytest.mark.by_day(0)
 def test_an_error_budget_leaves_nothing_lossy_to_frames() -> None:
     wanted = Request(
         net=net(10_000), machine=machine(), lossy=("fp16",), max_error=0.01, strategy="auto"

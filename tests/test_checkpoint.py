@@ -143,6 +143,7 @@ def test_a_torn_checkpoint_falls_back_to_the_last_whole_one(tmp_path, torn):
     assert kept_step(tmp_path) == 4
 
 
+@pytest.mark.by_day(0)
 def test_a_folder_of_a_training_that_goes_on_is_refused_with_its_holder(copy):
     with locked(copy, "this test"):
         holder = f"process {os.getpid()} on host {socket.gethostname()}, since "

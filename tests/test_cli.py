@@ -40,6 +40,7 @@ def test_ranks_that_fail_alike_say_it_once():
     assert "no.json: cannot be read" in said
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(
     ("words", "told_once"),
     [

@@ -180,6 +180,7 @@ def test_a_plan_keeps_its_seconds_and_every_command_says_where_they_are_from(
     assert seconds["h100-8x400"] < 0.3 * seconds["p3.16xlarge"]
 
 
+@pytest.mark.by_day(0)
 def test_peak_flops_of_a_machine_file_change_the_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

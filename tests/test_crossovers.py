@@ -167,6 +167,7 @@ def test_7_a_pruned_net_needs_less_memory_above_a_quarter(ask):
     assert crossing(0.01, 0.99, saves) == pytest.approx(0.25, rel=1e-3)
 
 
+@pytest.mark.by_day(0)
 def test_8_a_tensor_that_finishes_before_a_bubble_is_not_compressed(ask):
     on, ranks = replace(wire_only(8), source="test"), 8
 
@@ -181,6 +182,7 @@ def test_8_a_tensor_that_finishes_before_a_bubble_is_not_compressed(ask):
     assert found == pytest.approx(1e3 * plain, rel=1e-3)
 
 
+@pytest.mark.by_day(0)
 @pytest.mark.parametrize("wait", sampling.some([2, 1], 1))
 def test_9_daso_hides_the_global_sum_below_as_many_batches_as_it_waits(wait, ask):
     nodes, lanes = 8, 2

@@ -76,6 +76,7 @@ def test_a_supervisor_that_is_ended_takes_its_ranks_along(tmp_path, number):
         assert job.left() == {}
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -46,6 +46,7 @@ def test_ranks_that_share_a_batch_learn_what_one_learns(ranks, alone, tmp_path):
     assert timeline_file.read(path).ranks == ranks
 
 
+@pytest.mark.by_day(0)
 def test_a_number_of_ranks_that_cannot_share_the_text_is_refused():
     done = train(5, "--steps", "1")
     assert done.status == 2

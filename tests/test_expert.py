@@ -102,6 +102,7 @@ def test_the_published_net_has_the_published_parameters():
     assert net.numel - expert_part(net, 128).numel == blocks * 127 * expert
 
 
+@pytest.mark.by_day(6)
 @pytest.mark.parametrize("codec", ["dense", "bf16", "quant:8"])
 @pytest.mark.parametrize("collective", ["all-to-all", "all-to-all-rails"])
 @pytest.mark.parametrize("shape", [(1, 3), (2, 2)])

@@ -114,6 +114,7 @@ def played(ranks, on):
     return max(ends.values())
 
 
+@pytest.mark.by_day(10)
 @pytest.mark.parametrize("method", METHODS_SEEN)
 def test_every_send_has_its_receive_and_bytes_are_those_of_the_plan(method, tmp_path):
     made_plan = made(method)

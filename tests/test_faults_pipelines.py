@@ -43,6 +43,7 @@ def test_neighbours_of_a_stopped_stage_name_it_and_the_bytes(endless):
     assert_spans_are_kept(endless)
 
 
+@pytest.mark.by_day(0)
 @pytest.mark.parametrize("endless", ["samo"], indirect=True)
 def test_a_killed_stage_ends_the_job_and_leaves_the_spans(endless):
     struck(endless, 2, signal.SIGKILL)

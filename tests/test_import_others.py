@@ -61,6 +61,7 @@ def test_a_trace_without_what_a_plan_needs_says_what_to_record(name, said, tmp_p
     assert len(text.splitlines()) == 1
 
 
+@pytest.mark.by_day(0)
 def test_the_resnet_of_others_is_planned_simulated_and_compared_with_its_trace(tmp_path, capsys):
     trace = str(OTHERS / "resnet50-ddp-nccl.json.gz")
     names = ("net.json", "plan.json", "predicted.json", "machine.json")

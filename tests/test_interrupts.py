@@ -55,7 +55,7 @@ def processor_seconds(process: int) -> float:
     return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.by_day(2)
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize(
     ("after", "compared"),

@@ -56,7 +56,7 @@ def native(where: Machine, numel: int, **changes: float) -> np.ndarray:
     return exchange(schedule, payload, where, group, np.zeros(group.size), **changes).end
 
 
-@pytest.mark.by_day(12)
+@pytest.mark.by_day(6)
 @pytest.mark.parametrize("kind", list(LIBRARIES))
 @pytest.mark.parametrize("name", MACHINES)
 def test_native_costs_what_the_schedule_it_claims_to_be_costs(name, kind):

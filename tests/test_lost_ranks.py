@@ -56,7 +56,7 @@ def test_a_rank_that_fails_before_mpi_is_named_and_ends_the_job(endless, other, 
     assert "Traceback" not in ended.output
 
 
-@pytest.mark.by_day(1)
+@pytest.mark.by_day(0)
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_rank_that_runs_something_else_is_missed_at_the_roll_call(endless, lost):
     words = [sys.executable, "-c", SHORT_ROLL_CALL + MAIN, *long_run(endless)[len(RUN) - 1 :]]

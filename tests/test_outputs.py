@@ -48,7 +48,7 @@ def test_messages_that_cannot_be_written_stop_no_work(tmp_path):
     assert str(path) in done.stdout
 
 
-@pytest.mark.by_day(2)
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
 def test_closed_streams_stop_no_work(closed, plan, tmp_path):
     path = tmp_path / "predicted.json"

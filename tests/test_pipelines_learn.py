@@ -269,6 +269,7 @@ def test_live_bytes_of_a_rank_are_24_f_phi_and_2_phi(pruned):
             assert kept == pytest.approx((1 - pruned) * phi, abs=tensors)
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("strategy", ["gpipe", "samo"])
 def test_a_step_that_overflows_on_one_rank_is_left_out_on_all(strategy):
     plan = plan_of("mlp:8:3", strategy, 2, 2, half=True)

@@ -38,7 +38,7 @@ def test_buckets_hold_every_tensor_once_in_backward_order(sizes, limit, first):
         assert len(pieces) == 1 or 4 * sum(p.stop for p in pieces) <= max(limit, first or 0)
 
 
-@pytest.mark.by_day(6)
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize("planner", list(PLANNERS))
 @given(sizes=SIZES, nodes=st.integers(1, 2), lanes=st.integers(1, 4))
 @example(sizes=[1, 16, 16, 65, 365], nodes=1, lanes=1)  # without packing 0 s, but for rounding

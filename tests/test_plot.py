@@ -124,7 +124,7 @@ def figure_of(tmp_path, monkeypatch):
     return drawn
 
 
-@pytest.mark.by_day(2)
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("width", [14.0, 3.3])
 @pytest.mark.parametrize("buckets", [3, 30, 100])
 def test_no_text_meets_another_or_leaves_the_sheet_and_labels_stay_in_bars(

@@ -59,6 +59,7 @@ def test_the_promised_papers_are_there() -> None:
     }
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_only_results_miss_and_every_miss_says_why(name: str) -> None:
     rows = found(name).rows
@@ -204,6 +205,7 @@ def test_the_parts_of_a_batch_are_its_time() -> None:
     assert parts == pytest.approx(found.seconds, rel=0.01)  # coding is no part
 
 
+@pytest.mark.by_day(0)
 def test_the_recorded_batches_of_samo_are_what_is_predicted_today() -> None:
     """By day on 512 GPUs; the other rows by night."""
     rows = base.read(RECORDED / "samo.json").rows

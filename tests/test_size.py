@@ -67,7 +67,7 @@ def test_a_training_of_many_steps_is_refused_before_its_first_step(tmp_path):
     assert done.status == 0, done.output
 
 
-@pytest.mark.by_day(1)
+@pytest.mark.by_day(0)
 @pytest.mark.parametrize(
     "words",
     [

@@ -17,6 +17,7 @@ def ended(ranks, *options):
     return on_ranks(ranks, "bench", "sparse", *options)
 
 
+@pytest.mark.by_day(0)
 def test_every_exact_method_gives_a_row_and_the_sum_of_mpi():
     names = [*EXACT, "all-gather-direct+coo"]
     chosen = [word for name in names for word in ("--method", name)]

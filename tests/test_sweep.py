@@ -111,6 +111,7 @@ def test_a_simulated_row_is_what_plan_and_simulate_say(planner, tmp_path):
     assert found["bound_seconds"] <= found["step_seconds"]
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("planner", ["ddp-25mb", "bytescheduler", "all-topk"])
 def test_a_priced_row_is_near_the_simulated_one(planner):
     cell = Cell(

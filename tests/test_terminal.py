@@ -67,7 +67,7 @@ SOON = "import commsched.progress as p; p.QUIET, p.BEAT = 0.0, 0.01"
 COMMAND = f"{SOON}; import sys; from commsched.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 
-@pytest.mark.by_day(2)
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("looked_at", [True, False])
 @pytest.mark.parametrize(
     ("words", "shown"),

@@ -87,6 +87,7 @@ def test_what_a_terminal_shows_fits_it():
     assert max(map(len, lines)) <= 72
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("variables", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_errors_are_coloured_unless_that_is_not_wanted(variables):
     said = shown("explain", "rign", **variables)

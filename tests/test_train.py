@@ -44,6 +44,7 @@ def alone(tmp_path_factory) -> list[float]:
     return losses(path)
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_that_share_a_batch_learn_what_one_learns(ranks, alone, tmp_path):
     path = tmp_path / "log.jsonl"
@@ -110,6 +111,7 @@ def test_the_digits_are_learnt(net):
     assert found["steps"] == 6 * (1437 // 32)
 
 
+@pytest.mark.by_day(0)
 def test_digits_are_learnt_in_16_bits():
     words = ("--net", "mlp:32:1", "--epochs", "6", "--batch", "32", "--optimizer", "adam")
     found = train(2, *words, *DENSE, "--precision", "fp16")

@@ -70,7 +70,7 @@ def sequential(ends: list[int], microbatches: int, overlapping: bool) -> str:
     return digest_of(digests_of(values))
 
 
-@pytest.mark.by_day(2)
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_streaming_over_ranks_gives_the_bits_of_one_process(variant):
     params, ends = VARIANTS[variant]

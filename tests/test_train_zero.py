@@ -43,6 +43,7 @@ def ringed(launch: Launch, sums: str, gathers: str) -> Launch:
     return replace(launch, method=gathers if launch.purpose else sums)
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(("shape", "params"), [((1, 4), {}), ((2, 2), {"shard": "node"})])
 def test_four_ranks_end_with_the_bits_of_the_ring(shape, params, tmp_path):
     """A reduce-scatter adds in the order of the all-reduce that it is a half of."""

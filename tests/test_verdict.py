@@ -88,7 +88,7 @@ def test_families_follow_what_is_allowed():
     assert names(lossy=("fp16", "onebit"))[0] == ("half", ("fp16",))
 
 
-@pytest.mark.by_day(2)
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -158,6 +158,7 @@ def test_a_plan_of_another_planner_is_a_row_of_its_own_and_never_better_than_the
         assert min(one.iteration for one in others) <= first.iteration
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("strategy", ["gpipe", "daso", "shadow", "samo"])
 def test_strategies_without_a_choice_to_compress_get_no_verdict(strategy, tmp_path, capsys):
     net = tmp_path / "net.json"
@@ -233,6 +234,7 @@ def test_a_forced_codec_is_nobodys_gain():
         assert "fp16" not in one.used or one.family == "half"
 
 
+@pytest.mark.by_day(0)
 def test_a_baseline_that_is_interrupted_in_its_reasons_keeps_its_plan():
     def interrupt(frame: FrameType, event: str, _: object) -> None:
         if event == "call" and frame.f_code.co_name == "explained":

@@ -164,6 +164,7 @@ def said_by(done: Ended) -> list[str]:
     return sorted(line for line in done.output.splitlines() if line.startswith("commsched: "))
 
 
+@pytest.mark.by_day(0)
 def test_ranks_that_wait_in_a_circle_are_all_named():
     done = program(
         "with watchdog(comm, 'test', 1.0) as dog:\n"

@@ -31,6 +31,7 @@ from tests.support.tiny_exchange import (
 )
 
 
+@pytest.mark.by_day(10)
 @pytest.mark.groups(1, 3, 4, 8)
 @pytest.mark.parametrize(
     ("method", "mean"),

@@ -52,6 +52,7 @@ def not_sums(found):
     ]
 
 
+@pytest.mark.by_day(5)
 @pytest.mark.parametrize("method", METHODS)
 def test_gradients_of_a_device_are_summed_to_the_bits_of_numpy(where, method):
     found = summed(make_plan(methods=(method,), mean=False), where.device.module, 3)

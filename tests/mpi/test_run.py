@@ -242,6 +242,7 @@ def test_lists_take_the_bytes_of_their_non_zeros(folder, monkeypatch):
     together(problems)
 
 
+@pytest.mark.by_day(0)
 @pytest.mark.groups(2)
 def test_a_run_that_gets_on_slowly_does_not_run_out_of_time(folder, monkeypatch):
     made = plan(graph([50] * 6, seconds=1e-4), machine(*SHAPE), ["slow"])

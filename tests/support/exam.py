@@ -49,7 +49,7 @@ FURTHER = ((300, ("mixed",)), (5, ("empty", "full")), (1, ("alone",)))  # for wh
 BROKEN = ((7, ("broken",)),)  # a NaN on the last rank, which all must see
 SHORT = ((301, ("rounded", "mixed", "empty")),)
 LONG = tuple((numel, ("rounded", "mixed")) for numel in (128, 197, 256))  # some end at a cut
-PAIRS_TURN, METHODS_TURN = 7, 2  # by day each is examined in one shape of so many
+PAIRS_TURN, METHODS_TURN = 7, 4  # by day each is examined in one shape of so many
 ABREAST = 64  # cases that a rank has under way
 PATIENCE = 30.0  # s without a message
 
