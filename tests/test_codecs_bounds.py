@@ -162,6 +162,7 @@ def draws(name, x):
     return out
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize("name", LEVELS)
 def test_levels_have_the_variance_of_rounding_at_random_and_of_the_papers(name):
     """Alistarh et al., lemma 3.1: |x|^2 min(n / s^2, sqrt(n) / s); Wen et al.: max |x| |x|_1."""

@@ -159,6 +159,7 @@ def test_random_codes_follow_seed_step_name_and_place(name):
     assert len({sent(), sent(seed=2), sent(step=3), sent(name="c"), sent(start=300)}) == 5
 
 
+@pytest.mark.by_day(33)
 @pytest.mark.parametrize("name", LOSSY)
 def test_bytes_are_predicted_for_full_gradients(name):
     numel, draws = 4001, 40

@@ -113,6 +113,7 @@ def test_4_bitmaps_beat_lists_on_the_pull_above_1_in_32_and_dense_values_below_3
     assert float(after) == pytest.approx(1 / 32, rel=5e-3)
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("ranks", [4, 8, 32])
 def test_5_balanced_parallelism_beats_centralisation_as_the_growth_says(ranks, seconds):
     def growth(density, merged):

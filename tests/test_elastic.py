@@ -38,6 +38,7 @@ def test_a_job_that_gets_on_is_restarted_as_often_as_it_loses_a_rank(tmp_path):
     assert done.output.rpartition("go on from step 2")[2].count("begins at 2") == 3
 
 
+@pytest.mark.by_day(0)
 def test_a_job_that_does_not_get_on_is_given_up(tmp_path):
     done = ended(tmp_path, "vain", "--restarts", "1")
     assert done.status == 2

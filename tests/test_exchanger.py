@@ -24,6 +24,7 @@ def run(ranks: int, program: str, *arguments: str) -> Ended:
         return job.wait(LIMIT)
 
 
+@pytest.mark.by_day(0)
 def test_an_exception_on_one_rank_ends_all_with_its_traceback(tmp_path):
     program = """
 with Exchanger(make_plan(), WORLD, timeline=timeline, timeout=1000) as exchanger:
@@ -57,7 +58,7 @@ with Exchanger(make_plan(), WORLD, timeout=1000) as exchanger:
 NAMED_BY = ["all-gather+topk", "ring+fp16", "node-union", "native+dense"]
 
 
-@pytest.mark.by_day(1)
+@pytest.mark.by_day(0)
 @pytest.mark.parametrize("method", sampling.some(NAMED_BY, 2))
 def test_nan_in_a_gradient_is_named_before_a_codec_may_drop_it(method):
     program = f"""

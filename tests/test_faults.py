@@ -170,6 +170,7 @@ def test_a_stopped_rank_is_named_by_those_that_wait_for_it(endless):
     assert_spans_are_kept(endless)
 
 
+@pytest.mark.by_day(0)
 def test_an_interrupt_leaves_no_process_behind(endless):
     with Job(3, long_run(endless)) as job:
         job.until(lambda: begun(endless))
@@ -223,6 +224,7 @@ def test_what_a_user_can_fix_on_one_rank_is_one_sentence(endless, place):
     assert "Traceback" not in ended.output
 
 
+@pytest.mark.by_day(0)
 @pytest.mark.parametrize("broken", ["nan"])
 def test_a_gradient_that_is_not_finite_ends_all_ranks_with_its_tensor_and_rank(endless, broken):
     run = [sys.executable, "-c", BROKEN, *long_run(endless)[3:], broken]

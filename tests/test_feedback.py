@@ -28,6 +28,7 @@ def test_every_lossy_codec_has_feedback_or_says_why_not():
     assert {name.partition(":")[0] for name in without} == {"dgc", "sign"}
 
 
+@pytest.mark.by_day(22)
 @pytest.mark.parametrize("name", FEEDBACK)
 @given(numel=st.integers(1, 3000), seed=st.integers(0, 9))
 def test_a_packet_and_what_it_leaves_are_the_gradient_but_for_one_rounding(name, numel, seed):
@@ -60,6 +61,7 @@ def summed(method, shape, numel, count=4):
     return sent, left, total, size
 
 
+@pytest.mark.by_day(44)
 @pytest.mark.parametrize("shape", [(1, 3), (2, 2)], ids=str)
 @pytest.mark.parametrize("name", FEEDBACK)
 def test_what_was_sent_and_is_left_is_the_sum_but_for_roundings_of_float32(name, shape):
@@ -71,6 +73,7 @@ def test_what_was_sent_and_is_left_is_the_sum_but_for_roundings_of_float32(name,
     assert np.abs(sent + left - total).max() <= roundings * HALF_ULP * 2 * size
 
 
+@pytest.mark.by_day(70)
 @pytest.mark.parametrize("shape", [(1, 1), (1, 3), (2, 2), (2, 3)], ids=str)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ADDED)

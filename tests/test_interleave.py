@@ -103,6 +103,7 @@ def test_as_few_ranks_as_fit_have_interleaved_stages():
 INTERLEAVED = [("mlp:8:3", 2, 2, 2), ("gpt:8:1:2", 2, 2, 4), ("cnn:2", 2, 2, 2)]
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(("name", "depth", "chunks", "count"), INTERLEAVED)
 def test_interleaved_stages_change_no_bit(name, depth, chunks, count):
     for replicas in (1, 2):

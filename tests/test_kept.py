@@ -48,6 +48,7 @@ def fresh():
     return fresh_states([np.zeros(NUMEL, np.float32) for _ in range(RANKS)], 5, "b0")
 
 
+@pytest.mark.by_day(51)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_method_goes_on_from_what_is_kept(name):
     method, states = find_method(name), fresh()

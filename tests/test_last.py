@@ -169,6 +169,7 @@ def test_an_exchanger_killed_without_a_timeline_leaves_them_in_the_folder(tmp_pa
         assert {(0, "b0/exchange"), (1, "b0/exchange")} <= ended, ended
 
 
+@pytest.mark.by_day(0)
 def test_a_run_to_a_pipe_leaves_no_parts_beside_it(tmp_path):
     folder, made, pipe = tmp_path / "last", tmp_path / "plan.json", tmp_path / "pipe"
     plan_file.write(made, plan(graph([50] * 2), machine(1, 2), ["ring+dense"]))

@@ -109,6 +109,7 @@ def test_auto_codes_messages_only_by_what_was_measured_and_loses_little():
     assert names == {"quant:1"}
 
 
+@pytest.mark.by_day(0)
 def test_under_an_error_budget_auto_codes_no_message():
     request = Request(net=net(1000, BIG), machine=machine(), messages=EVERY, max_error=0.1)
     assert all(row.told == row.candidate for row in chosen(request).rows)

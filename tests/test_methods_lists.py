@@ -34,6 +34,7 @@ def test_the_methods_that_take_lists():
     assert not find_method("zen").takes_lists(group(2, 2))  # dense inside nodes
 
 
+@pytest.mark.by_day(45)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", [*NAMES, "zen", "zen:hierarchical"])
 def test_lists_and_arrays_have_equal_packets_and_sums(name, shape):

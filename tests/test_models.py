@@ -34,6 +34,7 @@ def test_generating_the_nets_again_gives_the_committed_bytes(tmp_path: Path) -> 
     assert made == kept
 
 
+@pytest.mark.by_day(7)
 @pytest.mark.parametrize("name", NETS)
 def test_a_shipped_net_survives_a_round_trip(name: str, tmp_path: Path) -> None:
     net = nets.load(name)

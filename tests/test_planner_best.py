@@ -193,6 +193,7 @@ def test_wishes_that_cannot_hold_name_the_nearest_that_can(changes, sentence):
     assert str(refusal.value).count("; nearest: ") <= 1
 
 
+@pytest.mark.by_day(5)
 @pytest.mark.parametrize("wanted", ["native+fp16", "rign+dense", "ring+topk:0.05", "zenn", "tree"])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 3), (3, 2)])
 def test_the_nearest_method_can_be_forced(wanted, shape):

@@ -40,6 +40,7 @@ def test_a_machine_of_one_node_has_no_map():
         winners(10, machine(1, 2), [])
 
 
+@pytest.mark.by_day(0)
 def test_the_figure_is_of_the_methods_that_were_asked_for(tmp_path, capsys):
     names = "halving-doubling+dense,halving-doubling+fp16"
     words = ["price", "25000000", "--machine", "p3.16xlarge", "--nodes", "4"]

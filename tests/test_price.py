@@ -265,7 +265,7 @@ BESIDE = ["p3.16xlarge", "summit", "superpod-h100", "localhost"]
 METHODS_TURN = 1 if sampling.whole else 3  # by day a method is priced on one machine of so many
 
 
-@pytest.mark.by_day(2)
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("name", BESIDE)
 def test_exchanges_that_are_priced_together_cost_what_each_costs_alone(name):
     """To the bit: of all methods, at several sizes and on links of several speeds."""

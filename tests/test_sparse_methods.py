@@ -329,6 +329,7 @@ def test_balanced_parallelism_beats_doubling_as_overlap_says(ranks, density, ove
     assert (balanced < doubling) == (left < right)
 
 
+@pytest.mark.by_day(0)
 def test_a_planner_sees_the_two_crossovers_of_gathered_lists_in_the_price_command(capsys, tmp_path):
     """Fewer ranks than 1 / density: lists; more: the ring."""
     from commsched.cli.main import main

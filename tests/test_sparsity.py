@@ -74,6 +74,7 @@ def test_each_range_may_sum_a_different_number_of_ranks(law: Sparsity, numel: in
     np.testing.assert_allclose(together, alone, rtol=1e-12)
 
 
+@pytest.mark.by_day(7)
 @pytest.mark.parametrize("exponent", [0.0, 0.7, 1.0, 1.5])
 @pytest.mark.parametrize("rows", [2, 300, 4096, 4097, 200_000])
 def test_zipf_equals_the_sum_over_every_row(rows: int, exponent: float) -> None:

@@ -58,7 +58,7 @@ def found(name: str, shape: tuple[int, int]):
     return simulate(made(name, shape), STEPS)
 
 
-@pytest.mark.by_day(26)
+@pytest.mark.by_day(13)
 @every
 @everywhere
 def test_a_plan_comes_back_from_its_file_as_it_was(name, shape):
@@ -67,6 +67,7 @@ def test_a_plan_comes_back_from_its_file_as_it_was(name, shape):
     assert plan_file.to_data(plan_file.from_data(data, "plan")) == data
 
 
+@pytest.mark.by_day(13)
 @every
 @everywhere
 def test_every_rank_is_in_one_role_and_roles_stay(name, shape):
@@ -97,7 +98,7 @@ def test_operations_have_one_name_each_and_wait_for_what_there_is(name, shape):
                     assert step < back or after in done[number][step - back]
 
 
-@pytest.mark.by_day(26)
+@pytest.mark.by_day(13)
 @every
 @everywhere
 def test_no_step_deadlocks_and_every_operation_is_placed_once(name, shape):
@@ -114,6 +115,7 @@ def test_no_step_deadlocks_and_every_operation_is_placed_once(name, shape):
     assert set(placed) == wanted
 
 
+@pytest.mark.by_day(17)
 @every
 @everywhere
 def test_timelines_are_legal(name, shape):
@@ -131,6 +133,7 @@ def test_timelines_are_legal(name, shape):
                 assert (p.start >= ends[int(p.ranks[0]), p.step - back, name_before]).all()
 
 
+@pytest.mark.by_day(13)
 @every
 @everywhere
 def test_the_makespan_is_at_least_every_load_and_the_critical_path(name, shape):

@@ -28,6 +28,7 @@ def everything(terminal):
     return b"".join(parts).decode()
 
 
+@pytest.mark.by_day(0)
 @pytest.mark.parametrize("looked_at", sampling.some([True, False], 1))
 def test_a_bar_is_seen_on_a_terminal_alone(looked_at, tmp_path):
     ours, terminal = pty.openpty()
@@ -124,6 +125,7 @@ def test_a_missed_bar_is_red_on_a_terminal_unless_colours_are_off(plain):
     assert text == ("a\\u001bb\r\n" if plain else "\x1b[31ma\\u001bb\x1b[0m\r\n")
 
 
+@pytest.mark.by_day(0)
 def test_work_that_is_soon_over_says_nothing_on_a_terminal(tmp_path):
     ours, terminal = pty.openpty()
     words = ["show", "alexnet"], ["price", "1000", "--machine", "summit", "--nodes", "1"]

@@ -55,7 +55,7 @@ def learned(expert, ranks, send="dense", mean=True):
     return found, training
 
 
-@pytest.mark.by_day(3)
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("mean", [True, False])
 @pytest.mark.parametrize(("expert", "ranks"), [(2, 2), (4, 4), (2, 4), (1, 2), (4, 8)])
 def test_parameters_are_those_of_one_process_but_for_the_order_of_additions(expert, ranks, mean):

@@ -66,6 +66,7 @@ def test_ranks_that_were_started_differently_are_told_in_what(tmp_path, other, d
     assert nothing_written(tmp_path)
 
 
+@pytest.mark.by_day(0)
 def test_a_file_that_one_rank_cannot_read_is_said_once_with_its_rank(tmp_path):
     first = written(tmp_path / "a.json", lanes=2)
     output = ["-o", str(tmp_path / "m.json")]

@@ -137,7 +137,7 @@ def ran(request, shared):
     return *request.param, plan, measured, Kept.last._parameters
 
 
-@pytest.mark.by_day(3)
+@pytest.mark.by_day(2)
 def test_a_run_gives_the_bits_of_one_process(ran):
     _, _, plan, _, parameters = ran
     reference = Reference(plan)
@@ -151,7 +151,7 @@ def test_a_run_gives_the_bits_of_one_process(ran):
     together(problems)
 
 
-@pytest.mark.by_day(3)
+@pytest.mark.by_day(2)
 def test_a_simulation_has_the_same_operations_and_bytes(ran):
     name, params, plan, measured, _ = ran
     problems = []

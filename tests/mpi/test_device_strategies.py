@@ -121,7 +121,7 @@ def differences(here, there):
     return found + ([f"losses {there[2]}, not {here[2]}"] if here[2] != there[2] else [])
 
 
-@pytest.mark.by_day(4)
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     ("case", "make"), [*((case, staged) for case in CASES), ("gpipe", pointed), ("daso", pointed)]
 )
@@ -134,7 +134,7 @@ def test_every_strategy_learns_on_a_device_what_it_learns_in_memory(case, make):
     together(problems)
 
 
-@pytest.mark.by_day(2)
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("case", ["daso", "shadow", "samo", "1f1b"])
 def test_on_a_device_it_goes_on_from_a_checkpoint_to_the_same_bits(case, folder):
     plan, half = plan_of(case), STEPS // 2

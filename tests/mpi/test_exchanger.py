@@ -83,6 +83,7 @@ def test_a_result_may_be_handed_over_as_the_next_gradient():
     equal(again, mine)
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize("method", ["ring+dense", "all-gather+topk", "powersgd:2", "zen"])
 def test_lent_gradients_give_the_same_bits_and_may_be_earlier_sums(method):
     """Each step adds a gradient to the sum of the step before, in its memory."""

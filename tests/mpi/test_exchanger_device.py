@@ -60,6 +60,7 @@ def test_gradients_of_a_device_are_summed_to_the_bits_of_numpy(where, method):
     together([*not_sums(found), f"{left} index sets are held" if left else ""])
 
 
+@pytest.mark.by_day(1)
 def test_its_timeline_has_every_span_once_and_says_how_buffers_go(where, folder):
     path = folder / "m.json"
     summed(

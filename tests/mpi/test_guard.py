@@ -68,6 +68,7 @@ def turned(shared):
     return run
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("overlap", ["forward", "backward"])
 def test_a_tensor_that_leaves_its_budget_falls_back_on_all_ranks_in_one_step(turned, overlap):
     _, worker, timeline = turned(TOPK, overlap=overlap)
@@ -90,6 +91,7 @@ def test_a_tensor_that_leaves_its_budget_falls_back_on_all_ranks_in_one_step(tur
     assert max(map(np.count_nonzero, others)) < SIZES[-1]
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("codec", ["all-gather+topk:0.05", "ok-topk:0.05"])
 def test_what_was_kept_of_a_gradient_joins_the_dense_sum_and_all_ranks_agree(turned, codec):
     _, worker, timeline = turned(codec, overlap="forward")
@@ -143,6 +145,7 @@ def trained(folder, codec, timeline=True, steps=STEPS):
     return names, given, taken, timeline_file.read(path) if timeline else None
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("codec", [TOPK, "ok-topk:0.05"])
 def test_an_exchanger_falls_back_too_and_no_gradient_is_lost(folder, codec):
     names, given, taken, timeline = trained(folder, codec)
@@ -173,6 +176,7 @@ def test_an_exchanger_says_on_one_rank_what_fell_back(folder, capsys):
     assert f"b1 dense from step {TURN + 3} on" in said or WORLD.rank != 0
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("steps", range(TURN + 1, TURN + 5))
 def test_an_exchanger_may_end_in_the_middle_of_a_change(folder, steps):
     _, given, taken, _ = trained(folder, TOPK, timeline=False, steps=steps)

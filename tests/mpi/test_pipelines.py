@@ -85,7 +85,7 @@ class Signed:
             Signed.wrong.append(f"{op.name} in step {step} is {bytes(packet[:40])!r}")
 
 
-@pytest.mark.by_day(4)
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize(("name", "params", "stages"), cases())
 def test_names_bytes_and_messages_are_those_of_the_simulation(folder, name, params, stages):
     made = made_of(name, params, stages)
@@ -117,7 +117,7 @@ def test_what_is_for_sync_only_is_refused_on_all_ranks(folder, option):
     together(["something was written"] * bool(list(folder.iterdir())))
 
 
-@pytest.mark.by_day(4)
+@pytest.mark.by_day(3)
 @pytest.mark.groups(3, 4)  # two chunks need an even number
 @pytest.mark.skipif(WORLD.size == 1, reason="one rank has no neighbour")
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -94,6 +94,7 @@ def in_memory(shared):
     return made, execute(made, shared, ON_HOST)
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.groups(3)
 @pytest.mark.parametrize("make", [staged, pointed])
 def test_a_run_on_a_device_gives_the_results_and_spans_of_one_in_memory(make, in_memory, folder):
@@ -114,6 +115,7 @@ def test_what_a_device_sums_is_verified(folder):
     execute(made, folder, staged(), verify=True)
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.groups(4)
 @pytest.mark.parametrize(("strategy", "make"), [("gpipe", staged), ("local", pointed)])
 def test_a_run_of_stages_sends_the_same_messages_from_a_device(strategy, make, folder):

@@ -66,6 +66,7 @@ def total(notes, tensor):
     return np.sum([one[tensor] for one in notes if tensor in one], axis=0)
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("overlap", ["forward", "backward"])
 def test_nothing_is_lost_when_the_buckets_change_between_two_steps(folder, overlap):
     on = slow_machine()

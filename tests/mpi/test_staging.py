@@ -80,6 +80,7 @@ def path_module(path):
 pytestmark = pytest.mark.groups(1, 3)
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("cut", [64, 1 << 20])
 def test_staged_exchanges_give_the_bits_and_bytes_of_lockstep(cut):
     path = StagedPath(Late(), cut)

@@ -38,7 +38,7 @@ class Seen(Engine):
         Seen.last = self
 
 
-@pytest.mark.by_day(3)
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(("name", "params"), CASES)
 def test_shards_are_right_and_the_timeline_is_the_simulated_one(name, params, folder, monkeypatch):
     net, on = graph(SIZES, seconds=2e-4), machine(*SHAPE, jitter=0.2)
