@@ -74,12 +74,11 @@ GROUPS = {
 }
 # Groups in the order in which they begin: the longest first, and those that watch the clock so late
 # that the eight ranks have ended.
-BEGIN = ["eight ranks", "test_pipelines_learn", "test_verdict", "test_auto", "test_sweep"]
-BEGIN += ["test_planner_guard", "test_reproduce", "test_api", "clocks", "served", "jobs"]
-BEGIN += ["test_interrupts", "test_lost_ranks", "test_room", "test_totals", "test_machine_fit"]
-BEGIN += ["test_strategies", "test_planner_best", "test_codecs_lossy", "test_train_tensor"]
-BEGIN += ["test_train_expert", "test_libraries", "test_thousands", "test_bytes", "test_plot"]
-BEGIN += ["test_elastic", "test_size", "test_price", "test_lockstep"]
+BEGIN = ["eight ranks", "test_codecs_lossy", "test_strategies", "test_reproduce", "test_totals"]
+BEGIN += ["test_api", "test_plot", "test_methods", "test_planner_guard", "test_planner_best"]
+BEGIN += ["test_verdict", "test_codecs", "test_cli", "test_pipelines_learn", "test_libraries"]
+BEGIN += ["test_planner_bound", "test_sweep", "test_train_tensor", "test_fuzz_cases"]
+BEGIN += ["clocks", "served", "jobs"]
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups when it is called itself

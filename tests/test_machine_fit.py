@@ -179,7 +179,7 @@ def test_messages_of_each_level_give_its_latency_and_rate(tree, tmp_path, capsys
         assert float(re.search(rf"{name}: 5 held-out.* maximum ([\d.]+)%", said)[1]) < 1
 
 
-@pytest.mark.skipif(not sampling.whole, reason="by night: it fits sums on 32 ranks")
+@pytest.mark.by_day(0)  # it fits sums on 32 ranks
 def test_sums_of_each_level_give_its_latency_and_rate(tree, tmp_path):
     """A ring of NCCL shows a level by its hops: each log adds the next level to the ring."""
     counts = {"node": (1, 4), "rack": (2, 4), "row": (4, 4), "hall": (8, 4)}

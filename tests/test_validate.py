@@ -42,7 +42,6 @@ from commsched.machine import file as machine_file
 from commsched.machine.model import resized
 from commsched.net.bucket import BucketSpec
 from commsched.planner.search.timing import iteration
-from tests.support import sampling
 
 MACHINE = resized(machine_file.load("p3.16xlarge"), 2, 2)
 REASON = system.lacking()
@@ -305,7 +304,7 @@ def test_a_figure_of_another_kind_is_refused(tmp_path):
         report.draw_figure([row()], tmp_path / "a.gif")
 
 
-@pytest.mark.skipif(not sampling.whole, reason="by night: it calibrates and runs jobs for a minute")
+@pytest.mark.by_day(0)  # it calibrates and runs jobs for a minute
 @pytest.mark.parametrize(
     "bed",
     [
@@ -329,7 +328,7 @@ def test_cells_are_predicted_and_run_once(tmp_path, capsys, bed):
     assert (tmp_path / "accuracy.png").stat().st_size > 10_000
 
 
-@pytest.mark.skipif(not sampling.whole, reason="by night: it calibrates, profiles and trains")
+@pytest.mark.by_day(0)  # it calibrates, profiles and trains
 def test_nets_are_trained_by_a_plan_for_their_profile(tmp_path, capsys):
     words = ["validate", "-o", str(tmp_path), "--bed", "1x2-shared", "--net", "mlp", "--steps", "4"]
     words += ["--compute", "train", "--seconds", "1", "--json", "--patience", "0"]
