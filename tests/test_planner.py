@@ -38,6 +38,11 @@ def test_buckets_hold_every_tensor_once_in_backward_order(sizes, limit, first):
         assert len(pieces) == 1 or 4 * sum(p.stop for p in pieces) <= max(limit, first or 0)
 
 
+def test_ddp_fills_a_bucket_of_1_mb_first_and_then_of_25_mb():
+    made = make_plan(Request(net=graph([100_000] * 80), machine=machine()), "ddp-25mb")
+    assert [len(launch.pieces) for launch in made.launches] == [2, 62, 16]  # tensors of 0.4 MB
+
+
 @pytest.mark.by_day(3)
 @pytest.mark.parametrize("planner", list(PLANNERS))
 @given(sizes=SIZES, nodes=st.integers(1, 2), lanes=st.integers(1, 4))
