@@ -162,7 +162,7 @@ def sizes(method, law, shape, draws):
     return np.array(found)
 
 
-@pytest.mark.by_day(100)
+@pytest.mark.by_day(50)
 @pytest.mark.parametrize("law", [FULL, SPARSE], ids=["full", "sparse"])
 @pytest.mark.parametrize(("name", "shape"), named(), ids=str)
 def test_bytes_are_priced_encoded_and_sent_alike(name, shape, law):

@@ -93,7 +93,7 @@ def test_bytes_are_predicted_exactly_where_the_support_is_known(name, numel):
         assert CODECS[name].packet(numel).nbytes == encoded(name, full).nbytes
 
 
-@pytest.mark.by_day(20)
+@pytest.mark.by_day(10)
 @pytest.mark.parametrize(
     "law",
     [

@@ -128,7 +128,7 @@ def test_one_broken_element_is_seen_after_the_exchange(name):
         assert not np.isfinite(round_trip(name, everything)).any()
 
 
-@pytest.mark.by_day(6)
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize("name", UNBIASED)
 def test_an_unbiased_codec_is_right_on_average(name):
     codec, draws = CODECS[name], 1500
@@ -173,7 +173,7 @@ def test_bytes_are_predicted_for_full_gradients(name):
     assert abs(np.mean(sizes) - expected) <= slack
 
 
-@pytest.mark.by_day(33)
+@pytest.mark.by_day(16)
 @pytest.mark.parametrize("name", LOSSY)
 @given(content=st.binary(max_size=200), cut=st.integers(0, 60), flips=st.integers(0, 2**32 - 1))
 def test_a_damaged_packet_is_refused_in_one_sentence_or_read(name, content, cut, flips):
@@ -264,7 +264,7 @@ RUNS = [
 ]
 
 
-@pytest.mark.by_day(5)
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(("name", "kind"), sampling.some(RUNS, 12))
 def test_feedback_delivers_a_constant_gradient_in_the_long_run(name, kind):
     """The mean of what was delivered comes closer to the gradient with the number of steps."""

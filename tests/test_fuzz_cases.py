@@ -21,6 +21,7 @@ def test_a_file_that_broke_a_command_no_longer_does(path, good, tmp_path, monkey
     assert tried(kept(path), good, tmp_path) == ""
 
 
+@pytest.mark.by_day(23)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_a_good_file_of_each_kind_is_taken(target, good, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -48,7 +48,7 @@ def request(**changes: object) -> Request:
     return Request(**fields | changes)  # type: ignore[arg-type]
 
 
-@pytest.mark.by_day(8)
+@pytest.mark.by_day(5)
 @pytest.mark.parametrize(
     ("planner", "budget"), sampling.some([*product(sorted(PLANNERS), [0.0, 1e-3, 0.05, 1.0])], 16)
 )

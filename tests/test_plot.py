@@ -75,6 +75,7 @@ def both():
     return training(), training(kind="measured", slower=0.1, seed=1)
 
 
+@pytest.mark.by_day(0)
 def test_a_png_is_a_png(both, tmp_path):
     timeline.draw(both, tmp_path / "t.png")
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")

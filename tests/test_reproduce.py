@@ -59,7 +59,7 @@ def test_the_promised_papers_are_there() -> None:
     }
 
 
-@pytest.mark.by_day(2)
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_only_results_miss_and_every_miss_says_why(name: str) -> None:
     rows = found(name).rows
@@ -70,6 +70,7 @@ def test_only_results_miss_and_every_miss_says_why(name: str) -> None:
     assert [t.what for t in found(name).trends if t.required and not t.met] == []
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_derivations_are_never_called_published(name: str) -> None:
     for row in found(name).rows:

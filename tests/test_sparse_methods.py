@@ -118,7 +118,7 @@ DRAWN = [
 ]
 
 
-@pytest.mark.by_day(12)
+@pytest.mark.by_day(6)
 @pytest.mark.parametrize(
     ("name", "law", "shape"),
     [

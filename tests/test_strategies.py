@@ -78,6 +78,7 @@ def test_every_rank_is_in_one_role_and_roles_stay(name, shape):
         assert [role.ranks for role in strategy.lower(plan, step, {}).roles] == first
 
 
+@pytest.mark.by_day(13)
 @every
 @everywhere
 def test_operations_have_one_name_each_and_wait_for_what_there_is(name, shape):
@@ -115,7 +116,7 @@ def test_no_step_deadlocks_and_every_operation_is_placed_once(name, shape):
     assert set(placed) == wanted
 
 
-@pytest.mark.by_day(17)
+@pytest.mark.by_day(13)
 @every
 @everywhere
 def test_timelines_are_legal(name, shape):

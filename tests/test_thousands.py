@@ -35,7 +35,7 @@ def made(name: str) -> Plan:
     return strategy_plan(net(8), on, name, **{**params, **OTHERS.get(name, {})})
 
 
-@pytest.mark.by_day(2)
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_ranks_and_steps_differ_by_the_jitter_and_all_is_reported(name):
     found = simulate(made(name), 3)

@@ -75,7 +75,7 @@ def test_an_iteration_that_is_not_the_plan_s_says_why(jitter, tmp_path, capsys):
     assert any("is the median of 9 steps" in line for line in lines(more)) == bool(jitter)
 
 
-@pytest.mark.by_day(2)
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in CYCLES])
 def test_without_jitter_every_counted_step_is_like_the_others(name):
     of = [simulate(made(name), steps + 1) for steps in (2, 3, 10)]
@@ -87,6 +87,7 @@ def test_without_jitter_every_counted_step_is_like_the_others(name):
     assert [found.totals.counted for found in of] == [1, 2, 9]
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("name", CYCLES)
 def test_a_cycle_counts_as_a_whole_however_many_there_are(name):
     length = CYCLES[name][1]
@@ -101,7 +102,7 @@ def test_a_cycle_counts_as_a_whole_however_many_there_are(name):
     assert "cycles of" in few.statistic
 
 
-@pytest.mark.by_day(3)
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_the_critical_path_of_a_step_sums_to_the_iteration(name):
     prediction = simulate(made(name), 2 + 6 * CYCLES.get(name, ({}, 1))[1])

@@ -74,7 +74,7 @@ def test_parameters_are_those_of_one_process_but_for_the_order_of_additions(degr
         np.testing.assert_allclose(many[name], values, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.by_day(3)
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("mean", [True, False])
 @pytest.mark.parametrize(
     ("degrees", "more"),

@@ -43,7 +43,7 @@ def told(made: Plan) -> dict[str, float]:
     return {row.family: row.iteration for row in made.alternatives}
 
 
-@pytest.mark.by_day(1)
+@pytest.mark.by_day(0)
 @pytest.mark.parametrize(("net", "on"), sampling.some(CASES, 3))
 def test_no_wider_family_has_a_slower_plan_and_what_is_advised_comes_true(net, on):
     asked = small(net, on)

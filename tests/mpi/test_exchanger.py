@@ -227,6 +227,7 @@ def test_dense_first_steps_are_those_of_a_dense_plan_and_later_ones_of_the_lossy
         equal(one_step(again, 4, WORLD.rank), one_step(then, 4, WORLD.rank))
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize("handed", [0, 1, 3, 5])
 def test_leaving_in_the_middle_of_a_step_ends_well(handed):
     with Exchanger(make_plan(methods=METHODS), WORLD, timeout=20) as exchanger:
@@ -235,6 +236,7 @@ def test_leaving_in_the_middle_of_a_step_ends_well(handed):
             exchanger.ready(name, gradients(1, WORLD.rank)[name])
 
 
+@pytest.mark.by_day(0)
 @pytest.mark.groups(1)
 @pytest.mark.skipif(WORLD.size > 2, reason="many take long where ranks share cores")
 def test_many_exchangers_give_their_communicators_back():

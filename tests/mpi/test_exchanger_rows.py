@@ -54,6 +54,7 @@ def results(method, lists):
     return got, listed
 
 
+@pytest.mark.by_day(5)
 @pytest.mark.groups(2, 3)
 @pytest.mark.parametrize(
     "method",

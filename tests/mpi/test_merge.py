@@ -61,6 +61,7 @@ def test_a_short_run_is_one_piece_with_the_bytes_of_a_file_written_at_once(folde
     together(problems)
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize("block", [1, 3, 8])
 def test_spans_that_end_much_later_are_merged_with_their_step(folder, block):
     found, problems = merged(folder / "m.json", block), []

@@ -138,6 +138,7 @@ def reference(made):
     }
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     ("mean", "params"),
     [  # methods for nodes of several ranks need an even number; by night groups of all sizes
@@ -185,6 +186,7 @@ def test_equal_seeds_give_equal_bits_run_after_run(once, folder, monkeypatch):
     together(["other seeds, equal bits"] * (first[: len(other)] == other))
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.groups(1, 4)  # methods for nodes of several ranks need an even number
 def test_a_timeline_has_every_operation_once_with_the_bytes_of_its_plan(once):
     made, path, timeline, _ = once

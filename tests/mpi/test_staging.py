@@ -106,6 +106,7 @@ def test_pointers_wait_until_the_device_has_written_what_is_sent():
     together(differences(EXACT, (301,), path))
 
 
+@pytest.mark.by_day(1)
 def test_ranks_with_and_without_a_device_sum_with_each_other():
     paths = (
         PlainPath(64),

@@ -81,6 +81,7 @@ class Weighed(ShardedWorker):
         self.most = tuple(map(max, zip(self.most, found, strict=True)))
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     "level",
     [
