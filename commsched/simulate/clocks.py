@@ -87,7 +87,7 @@ def under_compute(
     f = `overlap` T / (T + `late`), in [0, 1], the rate beside compute; f = 0: the exchange waits
     for its end.
     """
-    waking = np.any(late)
+    waking = late > 0.0 if isinstance(late, float) else late.any()
     if overlap == 1.0 and not waking:
         return end
     covered, alone = np.maximum(busy - start, 0.0), end - start
