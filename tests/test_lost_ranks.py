@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -90,16 +89,6 @@ def test_a_rank_that_the_system_ends_is_named_with_its_host(endless, what):
         assert job.left() == {}
     said = [line for line in ended.output.splitlines() if line.startswith("commsched: ")]
     assert said == [f"commsched: rank 1 {HERE} (process {struck}) was killed by {what.name}"]
-
-
-@pytest.mark.parametrize(("end", "status"), [("libc.exit(3)", 3), ("pass", 0)])
-def test_an_exit_of_c_takes_no_library_apart(end, status):
-    script = "import atexit, ctypes; from commsched.run.job import lifeline"
-    script += "\nlibc = ctypes.CDLL(None); libc.on_exit(libc.abort, None)  # as a destructor would"
-    script += "\natexit.register(print, 'ended', end='')"
-    script += f"\nlifeline.exit_at_once()\n{end}"
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout) == (status, "" if status else "ended"), ended.stderr
 
 
 def test_no_rank_outlives_the_launcher_that_started_it(endless):

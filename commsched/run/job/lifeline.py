@@ -31,20 +31,6 @@ def signalled_with_parent(number: signal.Signals) -> Callable[[], None]:
     return lambda: prctl and prctl(PARENT_DIES, int(number))
 
 
-def exit_at_once() -> None:
-    """Let C's exit() end this process before libraries are taken apart that threads still use.
-
-    MPICH calls exit() on all ranks when one aborts, in the thread that tests a request; a product
-    of another thread would crash in OpenBLAS. The functions that Python's atexit knows run anyway:
-    the interpreter calls them before it calls exit().
-    """
-    import ctypes
-
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "on_exit"):  # glibc calls the last function first, and _exit does not return
-        libc.on_exit(libc._exit, None)
-
-
 def manager() -> int | None:
     """Return the descriptor by which Hydra hears of this rank; None under other launchers.
 
@@ -68,7 +54,6 @@ def tie(rank: int, patience: float) -> None:
     if _witness is not None:
         return
     signalled_with_parent(signal.SIGTERM)()
-    exit_at_once()
     descriptor = manager()
     told = NOBODY if descriptor is None else descriptor
     words = (rank, socket.gethostname(), os.getpid(), told, patience)
