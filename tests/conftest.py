@@ -109,12 +109,12 @@ def leave_to_the_night(items: list[pytest.Item]) -> list[pytest.Item]:
     for item in items:
         if item.get_closest_marker("by_day") is not None:
             cases[item.nodeid.split("[")[0]].append(item)
-    left = []
+    left = {item for found in cases.values() for item in found}
     for found in cases.values():
-        taken = sampling.some(found, found[0].get_closest_marker("by_day").args[0])
-        left += [item for item in found if item not in taken]
+        left -= {*sampling.some(found, found[0].get_closest_marker("by_day").args[0])}
+    out = [item for item in items if item in left]
     items[:] = [item for item in items if item not in left]
-    return left
+    return out
 
 
 def group_of(item: pytest.Item) -> str:
