@@ -211,7 +211,6 @@ def test_an_exception_on_one_rank_ends_all_with_its_traceback(endless, place):
     assert place == "drawing" or set(find(endless.with_name("m.json"))) == {0, 1, 2}
 
 
-@pytest.mark.by_day(0)
 @pytest.mark.parametrize("place", ["seconds"])
 def test_what_a_user_can_fix_on_one_rank_is_one_sentence(endless, place):
     run = [sys.executable, "-c", BROKEN, *long_run(endless)[3:], f"{place}-"]

@@ -127,14 +127,14 @@ def _astra(program: Path, made: Sequence[Sequence[Task]], folder: Path) -> float
         with files.writing(path) as file:
             file.write(text.encode())
         words.append(f"--{name}-configuration={path}")
-    return _last(words, re.compile(r"finished, (\d+) cycles"))
+    return _last(words, folder, re.compile(r"finished, (\d+) cycles"))
 
 
 def _loggops(program: Path, made: Sequence[Sequence[Task]], folder: Path) -> float:
     """Let LogGOPSim run the text, without rendezvous; return the s of the last rank."""
     (text,) = EXPORTS["goal"].write(made, folder, "plan")
     binary = folder / "plan.bin"
-    _output([str(program.with_name("txt2bin")), "-i", str(text), "-o", str(binary)])
+    _output([str(program.with_name("txt2bin")), "-i", str(text), "-o", str(binary)], folder)
     given = {
         "L": LINK.latency * 1e9,
         "o": LINK.overhead * 1e9,
@@ -143,21 +143,23 @@ def _loggops(program: Path, made: Sequence[Sequence[Task]], folder: Path) -> flo
         "S": 2**31 - 1,  # longer messages wait for their receiver
     }
     words = [word for key, value in given.items() for word in (f"-{key}", str(round(value)))]
-    return _last([str(program), "-f", str(binary), *words], re.compile(r"Host \d+: (\d+)"))
+    return _last([str(program), "-f", str(binary), *words], folder, re.compile(r"Host \d+: (\d+)"))
 
 
-def _last(words: list[str], line: re.Pattern[str]) -> float:
+def _last(words: list[str], folder: Path, line: re.Pattern[str]) -> float:
     """Run a program that prints when each rank ends, in ns; return the latest, in s."""
-    said = _output(words)
+    said = _output(words, folder)
     ends = [int(number) for number in line.findall(said)]
     if not ends:
         raise CommschedError(f"{words[0]}: printed no end of a rank, but {said[-200:]!r}")
     return max(ends) * 1e-9
 
 
-def _output(words: list[str]) -> str:
+def _output(words: list[str], folder: Path) -> str:
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT, check=False)
+        done = subprocess.run(  # ASTRA-sim leaves a folder of logs where it runs
+            words, cwd=folder, capture_output=True, text=True, timeout=LIMIT, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CommschedError(f"{words[0]}: cannot be run: {error}") from error
     if done.returncode:

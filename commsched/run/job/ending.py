@@ -60,7 +60,8 @@ def fail(error: BaseException, rank: int) -> None:
 def abort(comm: "MPI.Intracomm") -> None:
     """End all ranks; this rank also if MPI waits at its end for ranks that cannot come."""
     be_heard(deadlines().heard)
-    lifeline.part()
+    # MPI_Abort of MPICH calls exit() on the others, whose threads crash in libraries that are gone.
+    lifeline.end_job()
     # A thread of C: MPI_Abort may wait while it holds the interpreter.
     silent = os.open(os.devnull, os.O_WRONLY)
     faulthandler.dump_traceback_later(deadlines().hard, exit=True, file=silent)

@@ -94,9 +94,9 @@ def _tell(word: bytes) -> None:
 
 def end_job() -> None:
     """Ask the launcher to end the job, where it would not do so for a rank's exit status."""
+    part()
     descriptor = manager()
     if descriptor is not None:
-        part()
         with suppress(OSError):
             os.write(descriptor, ABORT)
             time.sleep(ENDING)
