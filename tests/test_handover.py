@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commsched.calibrate.exercise import coding_jitter
 from commsched.machine import file as machine_file
 from commsched.machine.model import CodecRate
 from commsched.simulate.engine import simulate
@@ -93,3 +94,11 @@ def test_both_are_kept_in_machine_files():
     on = replace(machine(1, 4), handover=HANDOVER, coding_jitter=0.25)
     once = machine_file.from_data(machine_file.to_data(on), "m")
     assert (once.handover, once.coding_jitter) == (HANDOVER, 0.25)
+
+
+def test_coding_that_all_ranks_share_is_no_jitter():
+    rng = np.random.default_rng(0)
+    kinds = np.array([1e-3, 1e-2]).reshape(2, 1, 1)
+    shared, own = rng.lognormal(0.0, 0.5, (2, 500, 1)), rng.lognormal(0.0, 0.2, (2, 500, 4))
+    assert coding_jitter(kinds * shared * own) == pytest.approx(0.2, rel=0.05)
+    assert coding_jitter(kinds * shared) == 0.0

@@ -212,6 +212,7 @@ WITH_QUANTITIES = (
         fixed_gather=1e-6,
         scale=2e-9,
         fixed_scale=2e-6,
+        deal=3e-8,
     ),
     machine_file.load("p3.16xlarge"),
     Layer(

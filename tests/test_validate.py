@@ -118,7 +118,7 @@ def test_cells_of_slow_methods_have_smaller_nets():
 
 @pytest.mark.parametrize("slope", [0.0, 1e-6])
 def test_a_net_does_not_grow_without_end_where_bytes_seem_to_take_no_time(slope):
-    machine = adjusted(MACHINE, {"bytes inside": slope, "bytes between": slope, "coding": slope})
+    machine = adjusted(MACHINE, {"bytes inside": slope, "bytes between": slope})
     assert scaled(cell(), machine).numel <= 1.01 * LARGEST
 
 

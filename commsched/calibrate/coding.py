@@ -8,7 +8,10 @@ from mpi4py import MPI
 from commsched.calibrate.traits import LARGE_THERE, stretch
 from commsched.coding.codec import Codec
 from commsched.coding.registry import CODECS
-from commsched.kernels.modules import beside
+from commsched.exchange.hashed_shares import COUNTED
+from commsched.kernels.hashing import index_sets
+from commsched.kernels.merge import Listed, listed
+from commsched.kernels.modules import beside, module_of
 from commsched.machine.model import CodecRate, Device
 from commsched.net.bucket import BucketSpec
 from commsched.run.engine.probe import Arena, median_cpu_seconds, median_seconds
@@ -44,6 +47,8 @@ def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> De
     clock = _clock(comm, arena.place, budget)
     bandwidth = 2 * 4 * size / clock(copy)
     flops = 2 * size * RANK / median_seconds(comm, budget(), multiply)
+    dealt = _dealt(comm, arena)
+    dealing = clock(lambda: _deal(dealt, comm.size, arena)) / len(dealt.index)
     room = arena.part(WINDOWS * 4 * size)
     name, memory = arena.place.device.about()
     codecs = {name: _rate(comm, room, codec, clock) for name, codec in CODECS.items()}
@@ -57,9 +62,22 @@ def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> De
         fixed_scale=call,
         fixed_gather=call,
         flops=flops,
+        deal=dealing,
         precision="float32",
         codecs=codecs,
     )
+
+
+def _dealt(comm: MPI.Intracomm, arena: Arena) -> Listed:
+    """Return non-zeros of a run that no cache holds, at a density of DENSITY."""
+    values = np.random.default_rng(comm.rank).random(WINDOWS * large(arena.place), np.float32)
+    return listed(beside(np.where(values < DENSITY, values, np.float32(0.0)), arena.values))
+
+
+def _deal(dealt: Listed, owners: int, arena: Arena) -> None:
+    sets = index_sets(module_of(arena.values), WINDOWS * large(arena.place), owners)
+    COUNTED.deal(dealt, sets)
+    arena.end()
 
 
 def _clock(comm: MPI.Intracomm, place: Placement, budget: Callable[[], float]) -> Clock:

@@ -62,7 +62,7 @@ TELLING = 4.0  # least ratio of the longest ring's time to the shortest's, to se
 # Compute between the starts of two exchanges: per second of the first one, and at least, s. The
 # pause keeps the coding of the next bucket out of the measured exchange if ranks share cores.
 PAUSE, GAP = 1.3, 5e-3
-TINY, LONG = 1e-6, 2e-4  # s: resolution of clocks; shortest coding whose jitter counts
+TINY = 1e-6  # s, resolution of clocks
 LATE = 0.9  # quantile of hand-overs from which their mean follows; longer ones are outliers
 APART = 100.0  # s between cells in the simulation
 PART = 3  # every third cell is held out of the fit
@@ -335,13 +335,25 @@ def _gathered(comm: MPI.Intracomm, plan: Plan, spans: list[Span], offset: float)
     table = np.moveaxis(everyone, 0, -1)[:, :, WARM:]
     decoded, exchanged = table[0, 2 * len(cell) :], table[1, : len(cell)]
     late = np.quantile((decoded - exchanged)[decoded > 0.0], LATE)
-    coded = (table[1] - table[0])[len(cell) :].reshape(2 * len(cell), -1)
-    middle = np.median(coded, axis=1, keepdims=True)
-    far = np.log(np.maximum(coded, TINY) / np.maximum(middle, TINY))[middle[:, 0] > LONG]
-    low, high = np.quantile(far, (0.16, 0.84)) if far.size else (0.0, 0.0)  # a normal law's sigma
     return _times(cell, table)._replace(
-        handover=float(late / -np.log1p(-LATE)), jitter=float(high - low) / 2
+        handover=float(late / -np.log1p(-LATE)),
+        jitter=coding_jitter((table[1] - table[0])[len(cell) :]),
     )
+
+
+def coding_jitter(coded: Floats) -> float:
+    """Return the sigma of the logarithm of coding on a rank, beside what all ranks share.
+
+    coded: (kinds, steps, ranks) s. Each counts by its seconds, because ranks wait for long ones.
+    """
+    ranks = coded.shape[-1]
+    if ranks == 1:
+        return 0.0
+    logs = np.log(np.maximum(coded, TINY))
+    far = (logs - logs.mean(axis=-1, keepdims=True)) * np.sqrt(ranks / (ranks - 1))
+    weights = np.maximum(coded, TINY).ravel()
+    low, high = np.quantile(far.ravel(), (0.16, 0.84), weights=weights, method="inverted_cdf")
+    return float(high - low) / 2  # of a normal law
 
 
 def _times(cell: npt.NDArray[np.int64], table: Floats) -> CellTimes:

@@ -28,7 +28,7 @@ FACTORS = {
     "latency between": 1.5,
     "bytes inside": 1.0,
     "bytes between": 0.1,
-    "coding": 0.5,
+    "coding call": 3.0,
     "gather": 1.0,  # from memory
     "scale": 1.0,  # what has just come, from the cache
     "gather call": 3.0,
@@ -84,7 +84,7 @@ def adjusted(machine: Machine, factors: Factors) -> Machine:
     def factor(name: str) -> float:
         return factors.get(name, 1.0)
 
-    device, coding = machine.device, factor("coding")
+    device, call = machine.device, factor("coding call")
     if machine.nodes == 1:  # the link to another node is the one inside
         links = {f"{what} between": factor(f"{what} inside") for what in ("latency", "bytes")}
         factors = {**factors, **links}
@@ -99,7 +99,7 @@ def adjusted(machine: Machine, factors: Factors) -> Machine:
             scale=device.scale * factor("scale"),
             fixed_gather=device.fixed_gather * factor("gather call"),
             fixed_scale=device.fixed_scale * factor("scale call"),
-            codecs={name: _rate(rate, coding) for name, rate in device.codecs.items()},
+            codecs={name: _rate(rate, call) for name, rate in device.codecs.items()},
         ),
     )
 
@@ -107,9 +107,6 @@ def adjusted(machine: Machine, factors: Factors) -> Machine:
 def _rate(rate: CodecRate, times: float) -> CodecRate:
     return replace(
         rate,
-        encode=times * rate.encode,
-        add=times * rate.add,
-        decode=times * rate.decode,
         fixed=times * rate.fixed,
         fixed_add=times * rate.per_add,
         fixed_decode=times * rate.per_decode,

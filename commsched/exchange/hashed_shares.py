@@ -24,21 +24,34 @@ from commsched.machine.model import Device
 from commsched.net.bucket import BucketSpec
 from commsched.schedule.rounds import Schedule
 
-# B of memory traffic that last as long as the hash, sort by owner and look-up of a non-zero.
-# Measured: 28 ns with copies at 19 GB/s (4 M elements, 5 %, 4 owners).
+# Where no device was measured: B of memory traffic that last as long as the hash, sort by owner and
+# look-up of a non-zero. Measured: 28 ns with copies at 19 GB/s (4 M elements, 5 %, 4 owners).
 HASH_TRAFFIC = 512.0
-MEMORY_TRAFFIC = 2400.0  # for hierarchical hashing; measured: 108 ns, where 512 B take 23 ns
+IN_MEMORY_TIMES = 4.7  # as long take hierarchical memories; measured: 108 ns, where others take 23
 
 
 class Dealing(NamedTuple):
     """A way to deal non-zeros to their owners; every way gives equal parts."""
 
     group: Callable[[Array, int], Groups]  # (n,) ascending indices, number of owners
-    traffic: float  # B of memory traffic that last as long as dealing one non-zero
+    times: float  # as long as the fastest way
+
+    def seconds(self, device: Device) -> float:
+        """Seconds to deal one non-zero."""
+        return self.times * (device.deal or HASH_TRAFFIC / device.bandwidth)
+
+    def deal(self, listed: Listed, sets: Sets) -> tuple[Array, Array, list[int]]:
+        """Return where non-zeros lie in their owners' parts, and values: by owner, (n,) each.
+
+        Also returns the ends of the owners' shares, (owners + 1,).
+        """
+        order, ends = self.group(listed.index, len(sets.ends) - 1)
+        place = sets.place.take(listed.index).take(order)  # looked up in ascending order
+        return place, listed.values.take(order), ends
 
 
-COUNTED = Dealing(grouped, HASH_TRAFFIC)
-IN_MEMORY = Dealing(grouped_in_memory, MEMORY_TRAFFIC)
+COUNTED = Dealing(grouped, 1.0)
+IN_MEMORY = Dealing(grouped_in_memory, IN_MEMORY_TIMES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +76,9 @@ class HashedShares:
         """Build an all-to-all: every rank sends owners their parts, which they sum into "share"."""
 
         def take(state: State) -> list[Array]:
-            index, values = taken(state) if "list" in state else listed(self._run(state))
+            found = taken(state) if "list" in state else listed(self._run(state))
             sets = self._sets(state)
-            order, ends = self.dealing.group(index, self.parts)
-            place = sets.place.take(index).take(order)  # looked up in ascending order
-            kept = values.take(order)
+            place, kept, ends = self.dealing.deal(found, sets)
             return [
                 pack_coordinates(place[a:b], kept[a:b], first)
                 for (a, b), first in zip(pairwise(ends), sets.ends[:-1], strict=True)
@@ -79,9 +90,9 @@ class HashedShares:
             state["share"] = merged(lists, len(owned)), len(owned)
 
         def take_seconds(device: Device) -> float:
-            traffic = self.dealing.traffic * float(self._filled(self.merged).mean()) * self.parts
+            dealt = float(self._filled(self.merged).mean()) * self.parts
             rate = CODECS["coo"].rate(device)
-            return rate.fixed + self._raw * rate.encode + traffic / device.bandwidth
+            return rate.fixed + self._raw * rate.encode + dealt * self.dealing.seconds(device)
 
         def give_seconds(device: Device) -> float:
             rate = CODECS["coo"].rate(device)
@@ -125,8 +136,9 @@ class HashedShares:
             state["result"] = state["gradient"]
 
         def take_seconds(device: Device) -> float:
-            rate = CODECS["bitmap" if self.bits else "coo"].rate(device)
-            return rate.fixed + self._raw / self.parts * rate.encode
+            lists = 2 * float(self._pulled().mean())  # read and written
+            flags = 2 * self._raw / 4.0 / self.parts if self.bits else 0.0  # a byte each
+            return CODECS["coo"].rate(device).fixed + (lists + flags) / device.bandwidth
 
         def give_seconds(device: Device) -> float:
             lists = CODECS["coo"].rate(device)

@@ -70,6 +70,7 @@ class Phase:
     # Output of the exchange: for an all-reduce (n,) float32; for a reduce-scatter this rank's
     # block; for an all-gather or all-to-all a list of packets in rank order.
     give: Callable[[State, Array], None] = give_result
+    vote_seconds: Callable[[Device], float] = no_seconds  # if the phase follows from votes
     take_seconds: Callable[[Device], float] = no_seconds
     give_seconds: Callable[[Device], float] = no_seconds
     # Seconds of coding after the last message, which the payload does not include.
@@ -129,6 +130,7 @@ class Method(ABC):
     # If True and the state has "list", the ascending indices and the values of a gradient's
     # non-zeros, "list" replaces "gradient", and holds the sum instead of "result": the same bits.
     lists: bool = False
+    static: bool = False  # is for gradients whose non-zeros stay where they are
     sparse: bool = False  # sends non-zeros alone, so that a selection may stand before it
     codec: Codec | None = None  # if the method is a pair of a collective and a codec
     # If True, a rank brings or gets only its shard of the bucket, see `exchange.sharded`, and the

@@ -25,6 +25,14 @@ Bandwidth = Annotated[float, unit("GBps", 1e9), POSITIVE]  # B/s, of memory
 Peak = Annotated[float, unit("", 1e12, quantity="tflops"), POSITIVE]  # 1/s
 
 
+LINE = 16  # numbers of 4 B that a processor's memory moves together, at least
+
+
+def scattered_bytes(count: float, numel: float) -> float:
+    """Return the B that memory moves to read `count` of `numel` float32 numbers, drawn anywhere."""
+    return 4.0 * numel * (1.0 - (1.0 - count / numel) ** LINE) if numel else 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodecRate:
     """Measured codec speed on one device: seconds = fixed + s/B * bytes as uncompressed float32."""
@@ -68,6 +76,7 @@ class Device:
     fixed_gather: Seconds = 0.0  # to gather a bucket of any size
     scale: PerByte = 0.0  # to make a bucket's sum a mean; 0: a copy
     fixed_scale: Seconds = 0.0  # to make a bucket's sum a mean, at any size
+    deal: Seconds = 0.0  # to hash a non-zero to its owner; 0: from the bandwidth
     codecs: Mapping[str, CodecRate] = field(default_factory=dict)  # measured; else from bandwidth
     source: Source = UNKNOWN
 

@@ -1,12 +1,15 @@
 """SparCML's DSAR: sums with many non-zeros are gathered densely."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from commsched.exchange.method import Choice, Method, Phase
 from commsched.exchange.pair import route
 from commsched.exchange.registry import METHODS
 from commsched.exchange.shares import pull, push
-from commsched.machine.model import Group
+from commsched.kernels.select import count_nonzero
+from commsched.machine.model import Device, Group
 from commsched.net.bucket import BucketSpec
 
 
@@ -25,15 +28,19 @@ class DenseSwitch(Method):
         cuts = spec.cuts(group.size)
         whole = np.zeros(1, np.int64), np.array([spec.numel])
 
+        def vote_seconds(device: Device) -> float:  # flags of the share are made and counted
+            return (4.0 + 1.0 + 1.0) * spec.numel / group.size / device.bandwidth
+
         def then(filled: float) -> Phase:
             codec = "dense" if 2 * filled > spec.numel else "coo"
-            return pull(route("all-gather", group), codec, spec, cuts)
+            made = pull(route("all-gather", group), codec, spec, cuts)
+            return replace(made, vote_seconds=vote_seconds)
 
         return (
             push(route("reduce-scatter-direct", group), "coo", spec, cuts),
             Choice(
                 name="pull",
-                vote=lambda state: float(np.count_nonzero(state["share"])),
+                vote=lambda state: float(count_nonzero(state["share"])),
                 agree="sum",
                 expected=float(spec.nonzeros(*whole, group.size)[0]),
                 then=then,

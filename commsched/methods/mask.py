@@ -1,5 +1,7 @@
 """A static mask that all ranks share: ranks send the values under the mask, and no indices."""
 
+from functools import partial
+
 import numpy as np
 
 from commsched.arrays import Array
@@ -9,6 +11,8 @@ from commsched.exchange.method import Choice, Method, Phase
 from commsched.exchange.pair import route
 from commsched.exchange.payload import Payload
 from commsched.exchange.registry import METHODS
+from commsched.kernels.select import count_nonzero
+from commsched.machine.device import scattered_bytes
 from commsched.machine.model import Device, Group
 from commsched.net.bucket import BucketSpec
 
@@ -26,6 +30,7 @@ class Mask(Method):
 
     name = "mask"
     lossless = True
+    static = True
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Choice, ...]:
         def then(size: float) -> Phase:
@@ -43,7 +48,7 @@ def _vote(state: State) -> float:
     if "mask" not in state:
         return -1.0
     mask, values = state["mask"], state["gradient"]
-    covered = np.count_nonzero(values.take(mask)) == np.count_nonzero(values)
+    covered = count_nonzero(values.take(mask)) == count_nonzero(values)
     return float(len(mask)) if covered else -1.0
 
 
@@ -53,8 +58,18 @@ def _expected(spec: BucketSpec) -> float:
     return float(np.sum(np.diff(spec.bounds) * static))
 
 
+def _vote_seconds(spec: BucketSpec, size: int, device: Device) -> float:
+    """Seconds to take the values under the mask, and to make and count flags of the gradient."""
+    return (_taken_bytes(spec, size) + (4.0 + 1.0 + 1.0) * spec.numel) / device.bandwidth
+
+
+def _taken_bytes(spec: BucketSpec, size: int) -> float:
+    """B moved to read indices of the mask, and values there, and to write these one by one."""
+    return 8.0 * size + scattered_bytes(size, spec.numel) + 4.0 * size
+
+
 def _masked(spec: BucketSpec, size: int, group: Group) -> Phase:
-    schedule, moved = route("ring", group), 8.0 * size + 4.0 * size  # index, value
+    schedule = route("ring", group)
 
     def give(state: State, total: Array) -> None:
         values = state["gradient"]
@@ -62,16 +77,17 @@ def _masked(spec: BucketSpec, size: int, group: Group) -> Phase:
         values[state["mask"]] = total
         state["result"] = values
 
-    def give_seconds(device: Device) -> float:
-        return (moved + 4.0 * size + 4.0 * spec.numel) / device.bandwidth
+    def give_seconds(device: Device) -> float:  # lines are read, changed and written
+        moved = _taken_bytes(spec, size) + scattered_bytes(size, spec.numel)
+        return (moved + 4.0 * spec.numel) / device.bandwidth
 
     return Phase(
         schedule=schedule,
         payload=Payload.reducing(schedule, CODECS["dense"], BucketSpec.uniform(size)),
         take=lambda state: state["gradient"].take(state["mask"]),
         give=give,
-        # The agreement reads the gradient once, and the values under the mask.
-        take_seconds=lambda device: (4.0 * spec.numel + 2 * moved) / device.bandwidth,
+        vote_seconds=partial(_vote_seconds, spec, size),
+        take_seconds=lambda device: _taken_bytes(spec, size) / device.bandwidth,
         give_seconds=give_seconds,
     )
 
@@ -90,7 +106,7 @@ def _whole(spec: BucketSpec, group: Group) -> Phase:
         schedule=schedule,
         payload=Payload.reducing(schedule, CODECS["dense"], spec),
         give=give,
-        take_seconds=lambda device: 4.0 * spec.numel / device.bandwidth,
+        vote_seconds=partial(_vote_seconds, spec, round(_expected(spec))),
         give_seconds=lambda device: 4.0 * spec.numel / device.bandwidth,
     )
 

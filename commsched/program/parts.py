@@ -48,7 +48,7 @@ def merge_seconds(numel: float, device: Device) -> float:
 # Copy the worker's gradients or parameters into the bucket; add what earlier launches kept.
 GATHER = Part("gather", lambda phase, numel, device: gather_seconds(numel * phase.reads, device))
 TAKE = Part("take", lambda phase, numel, device: phase.take_seconds(device))
-VOTE = Part("vote", lambda phase, numel, device: 0.0)  # the numbers are then exchanged
+VOTE = Part("vote", lambda phase, numel, device: phase.vote_seconds(device))  # then exchanged
 GIVE = Part("give", lambda phase, numel, device: phase.give_seconds(device))
 MEAN = Part("mean", lambda phase, numel, device: mean_seconds(numel * phase.leaves, device))
 DELIVER = Part("deliver", lambda phase, numel, device: 0.0)  # show the worker the sum, or mean

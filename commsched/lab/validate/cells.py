@@ -200,8 +200,9 @@ def make_plan(cell: ValidationCell, net: Net, machine: Machine) -> Plan:
     """Plan a cell: every bucket uses the cell's method, or the planner chooses."""
     if cell.method == PLANNED:
         return planned(Request(net=net, machine=machine, time_limit=2.0))
-    if cell.compute != TRAIN and _for_sparse(find_method(cell.method)):
-        net = _sparse(net)
+    method = find_method(cell.method)
+    if cell.compute != TRAIN and _for_sparse(method):
+        net = _sparse(net, method)
     request = Request(net=net, machine=machine)
     limit = 4.0 * net.numel / BUCKETS
 
@@ -216,12 +217,13 @@ def _for_sparse(method: Method) -> bool:
     return method.lossless and not method.fixed
 
 
-def _sparse(net: Net) -> Net:
-    """Make the dense gradients of a net as sparse as after top-k."""
-    law = Sparsity(law="uniform", density=DENSITY)
+def _sparse(net: Net, method: Method) -> Net:
+    """Make the dense gradients of a net as sparse as after top-k; all, if they shall be static."""
+    law = Sparsity(law="mask" if method.static else "uniform", density=DENSITY)
 
     def thinned(tensor: Tensor) -> Tensor:
-        return replace(tensor, sparsity=law) if tensor.sparsity.law == "dense" else tensor
+        kept = tensor.sparsity.law != "dense" and not method.static
+        return tensor if kept else replace(tensor, sparsity=law)
 
     return replace(
         net,

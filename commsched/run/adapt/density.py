@@ -13,7 +13,7 @@ from mpi4py import MPI
 from commsched.arrays import Array, Floats
 from commsched.exchange.registry import find_method
 from commsched.kernels.merge import Listed, ends
-from commsched.kernels.modules import module_of
+from commsched.kernels.select import count_nonzero
 from commsched.net.graph import Net
 from commsched.net.sparsity import DENSE, Sparsity
 from commsched.plan.model import Launch, Plan
@@ -138,8 +138,7 @@ def _counts(values: Array | Listed, places: Sequence[slice]) -> list[int]:
     if isinstance(values, Listed):
         cuts = ends(values.index, [edge for run in places for edge in (run.start, run.stop)])
         return [stop - start for start, stop in zip(cuts[::2], cuts[1::2], strict=True)]
-    module = module_of(values)
-    return [int(module.count_nonzero(values[run])) for run in places]
+    return [count_nonzero(values[run]) for run in places]
 
 
 def _law(one: float, total: float | None, ranks: int) -> Sparsity:
