@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from commsched.calibrate import exercise
+from commsched.calibrate.cell_times import predict
 from commsched.calibrate.fit import FACTORS, adjusted, fit, matters
 from commsched.cost.least_squares import NOISE
 from tests.support.small_plans import machine
@@ -24,10 +25,10 @@ def test_the_fit_finds_what_a_machine_was_off_by():
     right = replace(machine(2, 2), startup=2e-4, wakeup=1e-4)
     cells = exercise.choose(right, 5.0)
     held = exercise.held_out(cells)
-    times = exercise.predict(exercise.make_plan(right, cells))
+    times = predict(exercise.make_plan(right, cells))
     plan = exercise.make_plan(adjusted(right, off), cells)
-    assert np.abs(np.log(exercise.predict(plan).exchange / times.exchange)).max() > 0.1
+    assert np.abs(np.log(predict(plan).exchange / times.exchange)).max() > 0.1
     found = fit(plan, times, ~held, lambda: None)
-    again = exercise.predict(replace(plan, machine=found))
+    again = predict(replace(plan, machine=found))
     checked = held[times.cell]
     np.testing.assert_allclose(again.exchange[checked], times.exchange[checked], rtol=NOISE)

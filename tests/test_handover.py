@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.calibrate.exercise import coding_jitter
+from commsched.calibrate.cell_times import coding_jitter
 from commsched.machine import file as machine_file
 from commsched.machine.model import CodecRate
 from commsched.simulate.engine import simulate

@@ -12,6 +12,8 @@ from commsched.program.registry import STRATEGIES
 from commsched.train.in_process import InProcessTraining
 from commsched.train.registry import DATA, NETS
 from tests.support import sampling
+from tests.support.learning_pipelines import STEPS, WORKERS, assert_same, crew, plan_of
+from tests.support.learning_pipelines import settings as wanted
 from tests.support.pipeline_plans import (
     BACKWARD,
     FORWARD,
@@ -22,8 +24,6 @@ from tests.support.pipeline_plans import (
     without_launches,
 )
 from tests.support.small_plans import machine
-from tests.test_pipelines_learn import STEPS, WORKERS, assert_same, crew, plan_of
-from tests.test_pipelines_learn import settings as wanted
 
 
 @settings(max_examples=sampling.examples(20))

@@ -20,8 +20,8 @@ from commsched.train.digest import digest_of, digests_of
 from commsched.train.in_process import InProcessTraining
 from commsched.train.registry import DATA, NETS
 from commsched.train.workers.pipeline import PipelineWorker
+from tests.support.learning_pipelines import STEPS, alone, assert_same, plan_of, settings
 from tests.support.small_plans import graph, machine, strategy_plan
-from tests.test_pipelines_learn import STEPS, alone, assert_same, plan_of, settings
 from tests.test_train import train
 from tests.test_train_pipelines import FIXED
 

@@ -10,7 +10,8 @@ from commsched.plan import file as plan_file
 from commsched.timeline import file as timeline_file
 from commsched.train.digest import digest_of, digests_of
 from tests.support import sampling
-from tests.test_pipelines_learn import BATCH, STEPS, masked_dense
+from tests.support.learning_pipelines import BATCH, STEPS
+from tests.test_samo_learns import masked_dense
 from tests.test_train import losses, train
 
 FIXED = ("--batch", str(BATCH), "--steps", str(STEPS), "--optimizer", "adam", "--rate", "0.01")

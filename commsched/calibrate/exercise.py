@@ -13,10 +13,18 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
+from commsched.arrays import Floats
+from commsched.calibrate.cell_times import (
+    CellTimes,
+    coding_jitter,
+    kinds_of,
+    predict,
+    times_of,
+)
 from commsched.cost.price import price
 from commsched.errors import CommschedError
 from commsched.exchange.pair import LIBRARY
-from commsched.exchange.registry import find_method, phases_of
+from commsched.exchange.registry import find_method
 from commsched.machine.model import Machine
 from commsched.net.bucket import BucketSpec, Piece
 from commsched.net.graph import Layer, Net, Tensor
@@ -34,8 +42,6 @@ from commsched.schedule.registry import COLLECTIVES
 from commsched.simulate import breakdown
 from commsched.simulate.engine import simulate
 from commsched.timeline.model import Span
-
-Floats = npt.NDArray[np.float64]
 
 DENSE = ("ring", "native", "halving-doubling", "hierarchical", "doubling")
 CODED = (("ring", "fp16"), ("halving-doubling", "bf16"), ("all-gather", "coo"))
@@ -62,9 +68,7 @@ TELLING = 4.0  # least ratio of the longest ring's time to the shortest's, to se
 # Compute between the starts of two exchanges: per second of the first one, and at least, s. The
 # pause keeps the coding of the next bucket out of the measured exchange if ranks share cores.
 PAUSE, GAP = 1.3, 5e-3
-TINY = 1e-6  # s, resolution of clocks
 LATE = 0.9  # quantile of hand-overs from which their mean follows; longer ones are outliers
-APART = 100.0  # s between cells in the simulation
 PART = 3  # every third cell is held out of the fit
 
 
@@ -84,26 +88,6 @@ class WorkloadCell(NamedTuple):
     def name(self) -> str:
         """Return method and size in words."""
         return f"{self.method} {self.nbytes} B"
-
-
-class CellTimes(NamedTuple):
-    """Seconds of each phase of each cell, (phases,) each: medians over steps."""
-
-    cell: npt.NDArray[np.int64]  # index of the cell of each phase
-
-    exchange: Floats  # from the last rank's start to the last rank's end
-    encode: Floats  # mean over ranks
-    decode: Floats  # mean over ranks
-    # mean s from an exchange's end to the start of its decode on a rank, exponentially distributed
-    handover: float = 0.0
-    jitter: float = 0.0  # sigma of the logarithm of coding on a rank, over ranks and steps
-    processor: float = 0.0  # s of processor time that an exchange takes of a rank, without coding
-
-    @property
-    def whole(self) -> list[float]:
-        """Return the seconds of all exchanges of each cell."""
-        seconds: list[float] = np.bincount(self.cell, self.exchange).tolist()
-        return seconds
 
 
 class _Costs(Recorder):
@@ -282,25 +266,9 @@ def measure(
     return _gathered(comm, plan, spans, offset)._replace(processor=float(np.median(each)))
 
 
-def predict(plan: Plan) -> CellTimes:
-    """Simulate the times of separate cells: long pauses keep cells apart on any machine."""
-    layers = tuple(replace(layer, backward=APART) for layer in plan.net.layers)
-    return simulated(replace(plan, net=replace(plan.net, layers=layers)))
-
-
-def simulated(plan: Plan) -> CellTimes:
-    """Simulate the times of the plan without changing its pauses."""
-    cell, kinds = _kinds(plan)
-    table = np.zeros((2, len(kinds), 1, plan.machine.size))
-    for placed in simulate(plan, 1).placed:
-        if placed.op.name in kinds:
-            table[:, kinds[placed.op.name], 0, placed.ranks] = placed.start, placed.end
-    return _times(cell, table)
-
-
 def processor_seconds(plan: Plan) -> float:
     """Return what an exchange takes of a core besides `dispatch` in the model, mean, s."""
-    machine, (_, kinds) = plan.machine, _kinds(plan)
+    machine, (_, kinds) = plan.machine, kinds_of(plan)
     placed = {one.op.name: one.op for one in simulate(plan, 1).placed}
     ops = [op for op in placed.values() if op.kind is Kind.EXCHANGE]
     lasts, link = predict(plan).exchange, machine.between if machine.nodes > 1 else machine.inside
@@ -311,20 +279,8 @@ def processor_seconds(plan: Plan) -> float:
     return float(np.mean(each))
 
 
-def _kinds(plan: Plan) -> tuple[npt.NDArray[np.int64], dict[str, int]]:
-    """Return the cell of each phase, and the row of each exchange, encode and decode by name."""
-    cells, stems = [], []
-    for i, launch in enumerate(plan.launches):
-        for phase in phases_of(plan, i):
-            cells.append(i)
-            stems.append(f"{launch.name}/{phase.name}" if phase.name else launch.name)
-    kinds = (Kind.EXCHANGE, Kind.ENCODE, Kind.DECODE)
-    names = [f"{stem}/{kind}" for kind in kinds for stem in stems]
-    return np.array(cells), {name: row for row, name in enumerate(names)}
-
-
 def _gathered(comm: MPI.Intracomm, plan: Plan, spans: list[Span], offset: float) -> CellTimes:
-    cell, kinds = _kinds(plan)
+    cell, kinds = kinds_of(plan)
     steps = max(span.step for span in spans) + 1
     mine = np.zeros((2, len(kinds), steps))
     for span in spans:
@@ -335,36 +291,7 @@ def _gathered(comm: MPI.Intracomm, plan: Plan, spans: list[Span], offset: float)
     table = np.moveaxis(everyone, 0, -1)[:, :, WARM:]
     decoded, exchanged = table[0, 2 * len(cell) :], table[1, : len(cell)]
     late = np.quantile((decoded - exchanged)[decoded > 0.0], LATE)
-    return _times(cell, table)._replace(
+    return times_of(cell, table)._replace(
         handover=float(late / -np.log1p(-LATE)),
         jitter=coding_jitter((table[1] - table[0])[len(cell) :]),
-    )
-
-
-def coding_jitter(coded: Floats) -> float:
-    """Return the sigma of the logarithm of coding on a rank, beside what all ranks share.
-
-    coded: (kinds, steps, ranks) s. Each counts by its seconds, because ranks wait for long ones.
-    """
-    ranks = coded.shape[-1]
-    if ranks == 1:
-        return 0.0
-    logs = np.log(np.maximum(coded, TINY))
-    far = (logs - logs.mean(axis=-1, keepdims=True)) * np.sqrt(ranks / (ranks - 1))
-    weights = np.maximum(coded, TINY).ravel()
-    low, high = np.quantile(far.ravel(), (0.16, 0.84), weights=weights, method="inverted_cdf")
-    return float(high - low) / 2  # of a normal law
-
-
-def _times(cell: npt.NDArray[np.int64], table: Floats) -> CellTimes:
-    """Reduce spans, (start, end) x (kinds * phases) x steps x ranks, to times of phases."""
-    start, end = table
-    last = np.median(end.max(axis=-1) - start.max(axis=-1), axis=-1)
-    length = np.median((end - start).mean(axis=-1), axis=-1)
-    count = len(cell)
-    return CellTimes(
-        cell=cell,
-        exchange=last[:count],
-        encode=length[count : 2 * count],
-        decode=length[2 * count :],
     )

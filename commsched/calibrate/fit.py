@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from commsched.calibrate.exercise import CellTimes, predict
+from commsched.arrays import Floats
+from commsched.calibrate.cell_times import CellTimes, predict
 from commsched.cost.least_squares import least_squares
 from commsched.machine.model import CodecRate, Machine
 from commsched.machine.relink import scaled_links
 from commsched.plan.model import Plan
 
-Floats = npt.NDArray[np.float64]
 Factors = Mapping[str, float]
 
 WEIGHTS = {"exchange": 1.0, "encode": 0.5, "decode": 0.5}
@@ -43,23 +43,36 @@ def fit(
     """Adjust the plan's machine to the measured times of the cells in `fitted`, (cells,).
 
     If the plan's net computes on the cores, only what computing changes is adjusted.
-    Least squares of the errors of logarithms, damped towards the unadjusted machine.
     """
-    machine = plan.machine
-    factors = COMPUTING if plan.net.occupies_cores else FACTORS
-    names = [name for name in factors if matters(machine, name)]
-    doubt = np.array([factors[name] for name in names])
 
-    def errors(logs: Floats) -> Floats:
-        tried = dict(zip(names, np.exp(logs).tolist(), strict=True))
+    def errors(machine: Machine) -> Floats:
         beat()
-        return _errors(predict(replace(plan, machine=adjusted(machine, tried))), measured, fitted)
+        return errors_of(predict(replace(plan, machine=machine)), measured, fitted)
 
-    logs = least_squares(errors, doubt)
-    return adjusted(machine, dict(zip(names, np.exp(logs).tolist(), strict=True)))
+    factors = COMPUTING if plan.net.occupies_cores else FACTORS
+    return adjusted(plan.machine, nearest(plan.machine, factors, errors))
 
 
-def _errors(predicted: CellTimes, measured: CellTimes, fitted: npt.NDArray[np.bool_]) -> Floats:
+def nearest(
+    machine: Machine, doubts: Factors, errors: Callable[[Machine], Floats]
+) -> dict[str, float]:
+    """Return the factors of a machine with the smallest errors of logarithms, damped towards 1.
+
+    doubts: the expected error of each factor's logarithm.
+    """
+    names = [name for name in doubts if matters(machine, name)]
+
+    def factors(logs: Floats) -> dict[str, float]:
+        return dict(zip(names, np.exp(logs).tolist(), strict=True))
+
+    logs = least_squares(
+        lambda tried: errors(adjusted(machine, factors(tried))),
+        np.array([doubts[name] for name in names]),
+    )
+    return factors(logs)
+
+
+def errors_of(predicted: CellTimes, measured: CellTimes, fitted: npt.NDArray[np.bool_]) -> Floats:
     """Return the weighted log(predicted / measured) of all times of the fitted cells."""
     found, fitted = [], fitted[measured.cell]
     for field, weight in WEIGHTS.items():
@@ -84,7 +97,8 @@ def adjusted(machine: Machine, factors: Factors) -> Machine:
     def factor(name: str) -> float:
         return factors.get(name, 1.0)
 
-    device, call = machine.device, factor("coding call")
+    device = machine.device
+    times = factor("coding"), factor("coding call")
     if machine.nodes == 1:  # the link to another node is the one inside
         links = {f"{what} between": factor(f"{what} inside") for what in ("latency", "bytes")}
         factors = {**factors, **links}
@@ -92,6 +106,7 @@ def adjusted(machine: Machine, factors: Factors) -> Machine:
         scaled_links(machine, factors),
         startup=machine.startup * factor("startup"),
         wakeup=machine.wakeup * factor("wakeup"),
+        native=tuple((size, each * factor("library")) for size, each in machine.native),
         device=replace(
             device,
             bandwidth=device.bandwidth / factor("gather"),
@@ -99,15 +114,19 @@ def adjusted(machine: Machine, factors: Factors) -> Machine:
             scale=device.scale * factor("scale"),
             fixed_gather=device.fixed_gather * factor("gather call"),
             fixed_scale=device.fixed_scale * factor("scale call"),
-            codecs={name: _rate(rate, call) for name, rate in device.codecs.items()},
+            deal=device.deal * factor("coding"),
+            codecs={name: _rate(rate, *times) for name, rate in device.codecs.items()},
         ),
     )
 
 
-def _rate(rate: CodecRate, times: float) -> CodecRate:
+def _rate(rate: CodecRate, times: float, calls: float) -> CodecRate:
     return replace(
         rate,
-        fixed=times * rate.fixed,
-        fixed_add=times * rate.per_add,
-        fixed_decode=times * rate.per_decode,
+        encode=times * rate.encode,
+        add=times * rate.add,
+        decode=times * rate.decode,
+        fixed=calls * rate.fixed,
+        fixed_add=calls * rate.per_add,
+        fixed_decode=calls * rate.per_decode,
     )

@@ -13,7 +13,8 @@ from mpi4py import MPI
 
 from commsched import files
 from commsched.calibrate import coding, exercise, links, stalls, traits
-from commsched.calibrate.exercise import CellTimes, WorkloadCell
+from commsched.calibrate.cell_times import CellTimes, predict
+from commsched.calibrate.exercise import WorkloadCell
 from commsched.calibrate.fit import fit
 from commsched.coding.registry import CODECS
 from commsched.exchange.pair import LIBRARY
@@ -148,7 +149,7 @@ def _fitted(
             machine = replace(machine, dispatch=max(0.0, times[-1].processor - spent))
     found = []
     for plan, real in zip(plans, times, strict=True):
-        predicted = exercise.predict(replace(plan, machine=machine))
+        predicted = predict(replace(plan, machine=machine))
         beside = ", computing" if plan.net.occupies_cores else ""
         found += [
             HeldOut(

@@ -10,7 +10,7 @@ from commsched.run.engine.coded_mail import CodedMail
 from commsched.train.in_process import InProcessTraining
 from commsched.train.registry import DATA, NETS
 from commsched.train.workers.pipeline import PipelineWorker
-from tests.test_pipelines_learn import plan_of, settings
+from tests.support.learning_pipelines import plan_of, settings
 
 NET, STEPS = "cnn:8", 60
 EQUAL, FRESH, OLD = "quant:4:256", "adaqp:4", "adaqp:4:50"

@@ -1,14 +1,33 @@
 """`mpiexec -n P commsched calibrate`: measure this machine with the ranks that will run."""
 
 import argparse
+from typing import TYPE_CHECKING
 
-from commsched.cli.options import DEVICE, TIMEOUT, Commands, Flag, Option, add_command, json_path
+from commsched.cli.options import (
+    DEVICE,
+    TIMEOUT,
+    Commands,
+    Flag,
+    ListOption,
+    Option,
+    add_command,
+    json_path,
+)
 from commsched.cli.ranks import begin
 from commsched.quantities import SECONDS
+
+if TYPE_CHECKING:
+    from commsched.calibrate.from_runs import Fitted, Run
+    from commsched.machine.model import Machine
 
 EXAMPLE = """example:
   mpiexec -n 4 commsched calibrate -o machine.json
   commsched plan resnet50 --machine machine.json -o plan.json
+  commsched calibrate --from measured.json --plan plan.json -o machine.json
+
+With --from nothing is measured, and one process is enough: the numbers of a machine, that of the
+first run's plan or of --machine, are fitted to what the exchanges and coding of these runs took. A
+third of the launches is held out of the fit.
 """
 
 
@@ -17,6 +36,9 @@ OPTIONS = (
     Option("--seconds", "TIME", "duration of the measurement", SECONDS, 20.0),
     DEVICE,
     TIMEOUT,
+    ListOption("--from", "TIMELINE", "fit to this measured timeline instead"),
+    ListOption("--plan", "PLAN", "plan of a timeline of --from"),
+    Option("--machine", "M", "machine that --from corrects; default: that of the first run's plan"),
     Flag("--json", "print where it was measured, its errors and its warnings as JSON"),
 )
 
@@ -28,8 +50,57 @@ def add(commands: Commands) -> None:
 
 
 def calibrate(args: argparse.Namespace) -> None:
-    """Measure, and write the file on rank 0."""
+    """Measure, or fit to runs, and write the file on rank 0."""
+    if vars(args)["from"]:
+        fit_to_runs(args)
+        return
     begin(args)
     from commsched.calibrate.session import calibrate_file
 
     calibrate_file(args.output, args.seconds, args.timeout, args.device, args.json)
+
+
+def fit_to_runs(args: argparse.Namespace) -> None:
+    """Fit a machine to measured timelines, write it, and say which numbers moved."""
+    import json
+
+    from commsched.calibrate.from_runs import fitted, matched
+    from commsched.machine import file as machine_file
+    from commsched.machine.trust import held_out_line
+    from commsched.plan import file as plan_file
+    from commsched.timeline import file as timeline_file
+
+    timelines = {name: timeline_file.read(name) for name in vars(args)["from"]}
+    runs = matched(timelines, [plan_file.read(name) for name in args.plan])
+    before = machine_file.load(args.machine) if args.machine else runs[0].plan.machine
+    found = fitted(before, runs)
+    machine_file.write(args.output, found.machine)
+    if args.json:
+        print(json.dumps(_data(found, before, dict(zip(timelines, runs, strict=True))), indent=1))
+        return
+    for name, factor in found.moved.items():
+        print(f"{name} x {factor:.3g}")
+    for name, run in zip(timelines, runs, strict=True):
+        was, now = (1e3 * run.predicted_step(on) for on in (before, found.machine))
+        print(f"{name}: {1e3 * run.step:.4g} ms measured, {was:.4g} -> {now:.4g} ms predicted")
+    for what, some in (("before", found.before), ("now", found.machine.held_out)):
+        if some:
+            print(f"{what}: {held_out_line([each.error for each in some])}")
+    print(f"written to {args.output}")
+
+
+def _data(found: "Fitted", before: "Machine", runs: "dict[str, Run]") -> dict[str, object]:
+    steps = {
+        name: {
+            "measured_ms": 1e3 * run.step,
+            "predicted_before_ms": 1e3 * run.predicted_step(before),
+            "predicted_ms": 1e3 * run.predicted_step(found.machine),
+        }
+        for name, run in runs.items()
+    }
+    return {
+        "factors": found.moved,
+        "steps": steps,
+        "held_out_errors_before": [each.error for each in found.before],
+        "held_out_errors": [each.error for each in found.machine.held_out],
+    }

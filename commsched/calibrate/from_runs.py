@@ -1,0 +1,151 @@
+"""Fit a machine to measured runs of any plans, without measuring it again."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.arrays import Floats
+from commsched.calibrate.cell_times import CellTimes, kinds_of, simulated, times_of
+from commsched.calibrate.fit import COMPUTING, FACTORS, adjusted, errors_of, nearest
+from commsched.errors import CommschedError
+from commsched.machine.fabric import HeldOut
+from commsched.machine.model import Machine
+from commsched.plan.model import Plan
+from commsched.simulate.engine import simulate
+from commsched.timeline.measure import iteration_seconds
+from commsched.timeline.model import Timeline
+
+STEPS = 11  # of which a predicted iteration is the median
+TOLD = 0.02  # change of a number that is told
+PART = 3  # every third launch is held out of the fit
+OFF = float(np.log(3.0))  # the expected error of each factor's logarithm, at least
+DOUBTS = {name: max(OFF, doubt) for name, doubt in (FACTORS | COMPUTING).items()} | {
+    "coding": OFF,  # per byte
+    "library": OFF,  # the MPI's own all-reduce
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A plan, and what the phases of its launches took."""
+
+    plan: Plan
+    step: float  # s of a measured iteration, median
+    measured: CellTimes
+    phases: npt.NDArray[np.int64]  # those that were measured on all ranks, of the plan's
+
+    def predicted(self, machine: Machine) -> CellTimes:
+        """Predict the same phases on a machine, without what is drawn."""
+        even = replace(machine, jitter=0.0, stalls=(), coding_jitter=0.0, handover=0.0)
+        return _some(simulated(replace(self.plan, machine=even)), self.phases)
+
+    def predicted_step(self, machine: Machine) -> float:
+        """Predict the s of an iteration on a machine, median."""
+        return float(np.median(simulate(replace(self.plan, machine=machine), STEPS).iterations))
+
+    @property
+    def held_out(self) -> npt.NDArray[np.bool_]:
+        """Tell which launches are held out: (launches,)."""
+        return np.arange(len(self.plan.launches)) % PART == 1
+
+
+def matched(timelines: Mapping[str, Timeline], plans: Sequence[Plan]) -> list[Run]:
+    """Find the plan of each measured timeline, which is given by its file; all are of one size."""
+    by_hash = {plan.hash: plan for plan in plans}
+    for name, timeline in timelines.items():
+        if timeline.kind != "measured":
+            raise CommschedError(f"{name}: a {timeline.kind} timeline; give a measured one")
+        if timeline.plan_hash not in by_hash:
+            raise CommschedError(
+                f"{name}: it is a run of plan {timeline.plan_hash[:12]}; give that plan with --plan"
+            )
+    return [_run(name, t, by_hash[t.plan_hash]) for name, t in timelines.items()]
+
+
+def _run(name: str, timeline: Timeline, plan: Plan) -> Run:
+    """Reduce a timeline to medians of its phases, without its first step, which warms up."""
+    cell, kinds = kinds_of(plan)
+    row_of = np.array([kinds.get(word, -1) for word in timeline.names])
+    step = timeline.step - timeline.step.min(initial=0) - 1
+    row = row_of[timeline.name] if len(row_of) else np.zeros(0, np.int64)
+    kept = (row >= 0) & (step >= 0)
+    table = np.full((2, len(kinds), max(step.max(initial=0) + 1, 1), timeline.ranks), np.nan)
+    where = row[kept], step[kept], timeline.rank[kept]
+    table[0][where], table[1][where] = timeline.start[kept], timeline.end[kept]
+    whole = np.isfinite(table[1]).all(axis=(1, 2)).reshape(3, -1).all(axis=0)
+    if not whole.any():
+        raise CommschedError(
+            f"{name}: no exchange of its plan is in two or more steps of all ranks"
+        )
+    phases = np.flatnonzero(whole)
+    step = float(np.nanmedian(iteration_seconds(timeline)[1:]))
+    return Run(plan, step, _some(times_of(cell, table), phases), phases)
+
+
+def _some(times: CellTimes, phases: npt.NDArray[np.int64]) -> CellTimes:
+    return CellTimes(
+        cell=times.cell[phases],
+        exchange=times.exchange[phases],
+        encode=times.encode[phases],
+        decode=times.decode[phases],
+    )
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A machine after a fit, and what the fit was."""
+
+    machine: Machine
+    moved: Mapping[str, float]  # factors by which numbers of the machine were multiplied
+    before: tuple[HeldOut, ...]  # exchanges that the fit did not see, on the machine as it was
+
+
+def fitted(machine: Machine, runs: Sequence[Run]) -> Fitted:
+    """Fit the numbers of a machine to runs of as many ranks; every third launch is held out."""
+    for run in runs:
+        if run.plan.machine.node_of_rank != machine.node_of_rank:
+            raise CommschedError(
+                f"the runs were made by {run.plan.machine.size} ranks on {run.plan.machine.nodes}"
+                f" nodes; the machine has {machine.size} on {machine.nodes}"
+            )
+
+    def errors(tried: Machine) -> Floats:
+        each = (errors_of(run.predicted(tried), run.measured, ~run.held_out) for run in runs)
+        return np.concatenate(list(each))
+
+    factors = nearest(machine, DOUBTS, errors)
+    found = adjusted(machine, factors)
+    return Fitted(
+        machine=replace(found, held_out=tuple(_held_out(found, runs))),
+        moved={name: by for name, by in factors.items() if abs(by - 1.0) > TOLD},
+        before=tuple(_held_out(machine, runs)),
+    )
+
+
+def _held_out(machine: Machine, runs: Sequence[Run]) -> list[HeldOut]:
+    return [
+        HeldOut(
+            name=f"{launch.name} by {launch.method}",
+            predicted=float(predicted),
+            measured=float(measured),
+            computing=run.plan.net.occupies_cores,
+        )
+        for run in runs
+        for launch, predicted, measured, out in zip(
+            run.plan.launches,
+            _whole(run, run.predicted(machine)),
+            _whole(run, run.measured),
+            run.held_out,
+            strict=True,
+        )
+        if out and measured and predicted
+    ]
+
+
+def _whole(run: Run, times: CellTimes) -> Floats:
+    """Return the s of each launch's exchanges, (launches,); 0 where none was measured."""
+    found = np.zeros(len(run.plan.launches))
+    np.add.at(found, times.cell, times.exchange)
+    return found

@@ -1,0 +1,79 @@
+"""A machine that is wrong is fitted to runs of a user's own plans."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from commsched.calibrate.fit import adjusted
+from commsched.calibrate.from_runs import Run, fitted, matched
+from commsched.cli.main import main
+from commsched.errors import CommschedError
+from commsched.machine import file as machine_file
+from commsched.plan import file as plan_file
+from commsched.simulate.engine import simulate
+from commsched.timeline import file as timeline_file
+from tests.support.jobs import RUN, Job
+from tests.support.small_plans import graph, machine, plan
+
+WRONG = [
+    {"latency between": 3.0, "bytes between": 1 / 3},
+    {"latency between": 1 / 3, "bytes between": 3.0, "startup": 3.0},
+    {"bytes between": 3.0, "bytes inside": 3.0, "coding": 1 / 3, "gather": 3.0},
+]
+
+
+def measured(on, methods, sizes) -> Run:
+    """What a run of a plan would measure on a machine without noise."""
+    made = plan(graph(sizes, seconds=1e-3), on, methods)
+    phases = np.arange(sum(1 for _ in made.launches))
+    run = Run(made, 0.0, None, phases)
+    step = float(np.median(simulate(made, 11).iterations))
+    return replace(run, step=step, measured=run.predicted(on))
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_two_runs_correct_a_machine_that_is_off_by_three(wrong):
+    right = machine(2, 2)
+    sizes = [300, 10_000, 1_000_000, 3_000, 100_000, 300_000, 1_000, 30_000, 2_000_000]
+    runs = [measured(right, [name] * len(sizes), sizes) for name in ("ring+dense", "ring+fp16")]
+    found = fitted(adjusted(right, wrong), runs)
+    assert max(abs(each.error) for each in found.before) > 0.5
+    assert max(abs(each.error) for each in found.machine.held_out) < 0.1
+    for run in runs:
+        assert run.predicted_step(found.machine) == pytest.approx(run.step, rel=0.04)
+
+
+def test_a_machine_that_is_right_stays_as_it_is():
+    right = machine(2, 2)
+    run = measured(right, ["ring+dense"] * 4, [300, 10_000, 1_000_000, 3_000])
+    found = fitted(right, [run])
+    assert found.moved == {}
+    assert replace(found.machine, held_out=()) == right
+
+
+def test_runs_of_other_ranks_are_refused():
+    run = measured(machine(2, 2), ["ring+dense"] * 4, [300] * 4)
+    with pytest.raises(CommschedError, match="the runs were made by 4 ranks on 2 nodes; the mac"):
+        fitted(machine(1, 2), [run])
+
+
+def test_the_command_fits_to_a_real_run_and_says_what_moved(tmp_path, capsys):
+    made = plan(graph([1000, 300_000, 3_000, 100_000]), machine(1, 2), ["ring+dense"] * 4)
+    where, timeline = tmp_path / "plan.json", tmp_path / "measured.json"
+    plan_file.write(where, made)
+    with Job(2, [*RUN, str(where), "-o", str(timeline), "--steps", "6"]) as job:
+        assert job.wait(60.0).status == 0, job.output
+    words = ["calibrate", "--from", str(timeline), "-o", str(tmp_path / "m.json")]
+    assert main([*words, "--plan", str(where)]) == 0
+    said = capsys.readouterr().out
+    assert " ms measured, " in said
+    assert "held-out exchange" in said
+    found = machine_file.load(str(tmp_path / "m.json"))
+    assert [each.name for each in found.held_out] == [f"{made.launches[1].name} by ring+dense"]
+    assert main(words) == 2
+    assert "give that plan with --plan" in capsys.readouterr().err
+    simulated = simulate(made, 2).timeline()
+    with pytest.raises(CommschedError, match="give a measured one"):
+        matched({"p.json": simulated}, [made])
+    assert timeline_file.read(timeline).plan_hash == made.hash
