@@ -28,6 +28,7 @@ FACTORS = {
     "latency between": 1.5,
     "bytes inside": 1.0,
     "bytes between": 0.1,
+    "coding": 0.5,  # per byte
     "coding call": 3.0,
     "gather": 1.0,  # from memory
     "scale": 1.0,  # what has just come, from the cache
