@@ -76,4 +76,10 @@ def test_the_command_fits_to_a_real_run_and_says_what_moved(tmp_path, capsys):
     simulated = simulate(made, 2).timeline()
     with pytest.raises(CommschedError, match="give a measured one"):
         matched({"p.json": simulated}, [made])
-    assert timeline_file.read(timeline).plan_hash == made.hash
+    whole = timeline_file.read(timeline)
+    later = whole.select(whole.step >= 1)  # as of a training that went on
+    cut = later.select(np.arange(len(later)) < len(later) - 3)
+    (run,) = matched({"m.json": cut}, [made])
+    assert run.phases.tolist() == [0, 1, 2, 3]
+    with pytest.raises(CommschedError, match=r"m\.json: no exchange of its plan was made twice"):
+        matched({"m.json": whole.select(whole.step < 1)}, [made])

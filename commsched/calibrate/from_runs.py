@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from commsched.arrays import Floats
+from commsched.arrays import Bools, Floats, Ints
 from commsched.calibrate.cell_times import CellTimes, kinds_of, simulated, times_of
 from commsched.calibrate.fit import COMPUTING, FACTORS, adjusted, errors_of, nearest
 from commsched.errors import CommschedError
@@ -14,6 +13,7 @@ from commsched.machine.fabric import HeldOut
 from commsched.machine.model import Machine
 from commsched.plan.model import Plan
 from commsched.simulate.engine import simulate
+from commsched.timeline.header import Measured
 from commsched.timeline.measure import iteration_seconds
 from commsched.timeline.model import Timeline
 
@@ -33,7 +33,7 @@ class Run:
     plan: Plan
     step: float  # s of a measured iteration, median
     measured: CellTimes
-    phases: npt.NDArray[np.int64]  # those that were measured on all ranks, of the plan's
+    phases: Ints  # those that were measured on all ranks, of the plan's
 
     def predicted(self, machine: Machine) -> CellTimes:
         """Predict the same phases on a machine, without what is drawn."""
@@ -45,17 +45,20 @@ class Run:
         return float(np.median(simulate(replace(self.plan, machine=machine), STEPS).iterations))
 
     @property
-    def held_out(self) -> npt.NDArray[np.bool_]:
+    def held_out(self) -> Bools:
         """Tell which launches are held out: (launches,)."""
-        return np.arange(len(self.plan.launches)) % PART == 1
+        found: Bools = np.arange(len(self.plan.launches)) % PART == 1
+        return found
 
 
 def matched(timelines: Mapping[str, Timeline], plans: Sequence[Plan]) -> list[Run]:
-    """Find the plan of each measured timeline, which is given by its file; all are of one size."""
+    """Find the plan of each measured timeline by its hash; `timelines` are named by their files."""
     by_hash = {plan.hash: plan for plan in plans}
     for name, timeline in timelines.items():
-        if timeline.kind != "measured":
+        if not isinstance(timeline.header, Measured):
             raise CommschedError(f"{name}: a {timeline.kind} timeline; give a measured one")
+        if timeline.header.switches:
+            raise CommschedError(f"{name}: its plan changed on the way; give a run of one plan")
         if timeline.plan_hash not in by_hash:
             raise CommschedError(
                 f"{name}: it is a run of plan {timeline.plan_hash[:12]}; give that plan with --plan"
@@ -67,23 +70,23 @@ def _run(name: str, timeline: Timeline, plan: Plan) -> Run:
     """Reduce a timeline to medians of its phases, without its first step, which warms up."""
     cell, kinds = kinds_of(plan)
     row_of = np.array([kinds.get(word, -1) for word in timeline.names])
-    step = timeline.step - timeline.step.min(initial=0) - 1
-    row = row_of[timeline.name] if len(row_of) else np.zeros(0, np.int64)
-    kept = (row >= 0) & (step >= 0)
-    table = np.full((2, len(kinds), max(step.max(initial=0) + 1, 1), timeline.ranks), np.nan)
-    where = row[kept], step[kept], timeline.rank[kept]
-    table[0][where], table[1][where] = timeline.start[kept], timeline.end[kept]
-    whole = np.isfinite(table[1]).all(axis=(1, 2)).reshape(3, -1).all(axis=0)
-    if not whole.any():
-        raise CommschedError(
-            f"{name}: no exchange of its plan is in two or more steps of all ranks"
-        )
-    phases = np.flatnonzero(whole)
+    row, first = row_of[timeline.name], int(timeline.step.min(initial=2**31 - 1)) + 1
+    counted = timeline.select((row >= 0) & (timeline.step >= first))
+    steps = int(counted.step.max(initial=first)) + 1 - first
+    table = np.full((2, len(kinds), steps, timeline.ranks), np.nan)
+    where = row_of[counted.name], counted.step - first, counted.rank
+    table[0][where], table[1][where] = counted.start, counted.end
+    there = np.isfinite(table[1]).all(axis=-1)  # (kinds * phases, steps)
+    seen = there.sum(axis=0)
+    table, there = table[:, :, seen == seen.max()], there[:, seen == seen.max()]
+    phases = np.flatnonzero(there.all(axis=-1).reshape(3, -1).all(axis=0))
+    if not len(phases):
+        raise CommschedError(f"{name}: no exchange of its plan was made twice by all ranks")
     step = float(np.nanmedian(iteration_seconds(timeline)[1:]))
     return Run(plan, step, _some(times_of(cell, table), phases), phases)
 
 
-def _some(times: CellTimes, phases: npt.NDArray[np.int64]) -> CellTimes:
+def _some(times: CellTimes, phases: Ints) -> CellTimes:
     return CellTimes(
         cell=times.cell[phases],
         exchange=times.exchange[phases],
