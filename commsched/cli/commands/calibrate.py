@@ -3,6 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from commsched.cli.machine import SET
 from commsched.cli.options import (
     DEVICE,
     TIMEOUT,
@@ -39,6 +40,7 @@ OPTIONS = (
     ListOption("--from", "TIMELINE", "fit to this measured timeline instead"),
     ListOption("--plan", "PLAN", "plan of a timeline of --from"),
     Option("--machine", "M", "machine that --from corrects; default: that of the first run's plan"),
+    SET,
     Flag("--json", "print where it was measured, its errors and its warnings as JSON"),
 )
 
@@ -66,13 +68,15 @@ def fit_to_runs(args: argparse.Namespace) -> None:
 
     from commsched.calibrate.from_runs import fitted, matched
     from commsched.machine import file as machine_file
+    from commsched.machine.change import changed
     from commsched.machine.trust import held_out_line
     from commsched.plan import file as plan_file
     from commsched.timeline import file as timeline_file
 
     timelines = {name: timeline_file.read(name) for name in vars(args)["from"]}
     runs = matched(timelines, [plan_file.read(name) for name in args.plan])
-    before = machine_file.load(args.machine) if args.machine else runs[0].plan.machine
+    on = machine_file.load(args.machine) if args.machine else runs[0].plan.machine
+    before = changed(on, args.set)
     found = fitted(before, runs)
     machine_file.write(args.output, found.machine)
     if args.json:
