@@ -48,7 +48,7 @@ def fit(
 
     def errors(machine: Machine) -> Floats:
         beat()
-        return errors_of(predict(replace(plan, machine=machine)), measured, fitted)
+        return log_errors(predict(replace(plan, machine=machine)), measured, fitted)
 
     factors = COMPUTING if plan.net.occupies_cores else FACTORS
     return adjusted(plan.machine, nearest(plan.machine, factors, errors))
@@ -73,7 +73,7 @@ def nearest(
     return factors(logs)
 
 
-def errors_of(predicted: CellTimes, measured: CellTimes, fitted: npt.NDArray[np.bool_]) -> Floats:
+def log_errors(predicted: CellTimes, measured: CellTimes, fitted: npt.NDArray[np.bool_]) -> Floats:
     """Return the weighted log(predicted / measured) of all times of the fitted cells."""
     found, fitted = [], fitted[measured.cell]
     for field, weight in WEIGHTS.items():

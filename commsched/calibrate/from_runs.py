@@ -7,7 +7,7 @@ import numpy as np
 
 from commsched.arrays import Bools, Floats, Ints
 from commsched.calibrate.cell_times import CellTimes, kinds_of, simulated, times_of
-from commsched.calibrate.fit import COMPUTING, FACTORS, adjusted, errors_of, nearest
+from commsched.calibrate.fit import COMPUTING, FACTORS, adjusted, log_errors, nearest
 from commsched.errors import CommschedError
 from commsched.machine.fabric import HeldOut
 from commsched.machine.model import Machine
@@ -114,7 +114,7 @@ def fitted(machine: Machine, runs: Sequence[Run]) -> Fitted:
             )
 
     def errors(tried: Machine) -> Floats:
-        each = (errors_of(run.predicted(tried), run.measured, ~run.held_out) for run in runs)
+        each = (log_errors(run.predicted(tried), run.measured, ~run.held_out) for run in runs)
         return np.concatenate(list(each))
 
     factors = nearest(machine, DOUBTS, errors)

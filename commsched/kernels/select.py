@@ -14,6 +14,7 @@ from commsched.kernels.random import Dither
 CHUNK = 1 << 17  # elements at a time: masks and magnitudes stay in the cache
 SAMPLE = 1 << 15  # elements of a sampled threshold: an error of 6 % at a share of 1 %
 MAGNITUDE = np.int32(0x7FFFFFFF)
+COUNTED_BYTES = 4.0 + 1.0 + 1.0  # moved to count one number: it is read, its flag written and read
 TINY = np.float32(2.0**-149)  # below every magnitude but zero
 
 

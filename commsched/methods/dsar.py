@@ -8,7 +8,7 @@ from commsched.exchange.method import Choice, Method, Phase
 from commsched.exchange.pair import route
 from commsched.exchange.registry import METHODS
 from commsched.exchange.shares import pull, push
-from commsched.kernels.select import count_nonzero
+from commsched.kernels.select import COUNTED_BYTES, count_nonzero
 from commsched.machine.model import Device, Group
 from commsched.net.bucket import BucketSpec
 
@@ -28,8 +28,8 @@ class DenseSwitch(Method):
         cuts = spec.cuts(group.size)
         whole = np.zeros(1, np.int64), np.array([spec.numel])
 
-        def vote_seconds(device: Device) -> float:  # flags of the share are made and counted
-            return (4.0 + 1.0 + 1.0) * spec.numel / group.size / device.bandwidth
+        def vote_seconds(device: Device) -> float:
+            return COUNTED_BYTES * spec.numel / group.size / device.bandwidth
 
         def then(filled: float) -> Phase:
             codec = "dense" if 2 * filled > spec.numel else "coo"

@@ -11,7 +11,7 @@ from commsched.exchange.method import Choice, Method, Phase
 from commsched.exchange.pair import route
 from commsched.exchange.payload import Payload
 from commsched.exchange.registry import METHODS
-from commsched.kernels.select import count_nonzero
+from commsched.kernels.select import COUNTED_BYTES, count_nonzero
 from commsched.machine.device import scattered_bytes
 from commsched.machine.model import Device, Group
 from commsched.net.bucket import BucketSpec
@@ -59,8 +59,8 @@ def _expected(spec: BucketSpec) -> float:
 
 
 def _vote_seconds(spec: BucketSpec, size: int, device: Device) -> float:
-    """Seconds to take the values under the mask, and to make and count flags of the gradient."""
-    return (_taken_bytes(spec, size) + (4.0 + 1.0 + 1.0) * spec.numel) / device.bandwidth
+    """Seconds to take the values under the mask, and to count non-zeros of the gradient."""
+    return (_taken_bytes(spec, size) + COUNTED_BYTES * spec.numel) / device.bandwidth
 
 
 def _taken_bytes(spec: BucketSpec, size: int) -> float:
