@@ -8,7 +8,9 @@ import pytest
 
 from commsched.kernels.finite import FEW, finite
 from commsched.program.model import After, Kind, Op
-from commsched.run.engine.board import Board, Stopped
+from commsched.run.engine import wait_for_messages
+from commsched.run.engine.board import Board, Stopped, WaitStatus
+from commsched.run.engine.wait_for_messages import LONGEST, NAP, Pacer
 
 OPS = [Op(kind=Kind.APPLY, name=f"a{k}", stream="compute", after=(After(f"x{k}"),)) for k in (0, 1)]
 LIMIT = 30.0  # s
@@ -79,3 +81,33 @@ def test_values_whose_sum_or_squares_overflow_are_finite_and_nan_and_infinity_ar
     for wrong in (np.nan, np.inf, -np.inf):
         values[numel // 2] = wrong
         assert not finite(values)
+
+
+def test_a_rank_computes_unless_it_waits_or_only_sleeps():
+    board = Board()
+    assert board.computes  # a caller does, as far as anyone knows
+    board.status["compute"] = WaitStatus(0, "f", "runs", 0.0, False)
+    assert board.computes
+    board.status["compute"] = WaitStatus(0, "f", "waits for b0/decode", 0.0, True)
+    assert not board.computes
+    board.idle("compute")
+    board.occupies_cores = False
+    assert not board.computes
+
+
+@pytest.mark.parametrize("waited", [0.0, 1e-5, 1e-2, 10.0])
+def test_polls_beside_computing_never_yield_the_core_and_sleep_no_longer_than_the_longest(
+    monkeypatch, waited
+):
+    slept, yielded, clock = [], [], [0.0]
+    monkeypatch.setattr(wait_for_messages, "now", lambda: clock[0])
+    monkeypatch.setattr(wait_for_messages.os, "sched_yield", lambda: yielded.append(1))
+    monkeypatch.setattr(wait_for_messages.time, "sleep", slept.append)
+    pacer = Pacer()
+    clock[0] = waited
+    pacer.rest(beside_computing=True)
+    assert not yielded
+    assert NAP <= slept[0] <= LONGEST
+    pacer.rest()
+    assert len(yielded) + len(slept) == 2
+    assert bool(yielded) is (waited < wait_for_messages.SPIN)

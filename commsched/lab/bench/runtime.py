@@ -33,6 +33,8 @@ from commsched.units import nbytes as size
 BUCKETS, SMALL = 500, 4096  # exchanges of a step, and their bytes
 LARGE = 32 * 10**6  # B of the exchange that computing goes on beside
 STEPS = 8
+SHORT, OFTEN = 16384, 60  # B of an exchange that is waited for while computing, and its steps
+BUSY = 5e-3  # s of computing beside an exchange, at least
 ALONE = 0.15  # s that an exchange is timed alone
 MATRIX = 256  # rows of the matrices that are multiplied
 
@@ -151,10 +153,15 @@ def _small(timeout: float) -> Iterator[BenchRow]:
 
 
 def _beside_computing(timeout: float) -> Iterator[BenchRow]:
-    """Measure an exchange beside sleep, a loop of pure Python, and products of matrices."""
+    """Measure exchanges beside sleep, a loop of pure Python, and products of matrices."""
+    yield from _beside(timeout, LARGE, "ring+dense", STEPS)
+    yield from _beside(timeout, SHORT, "doubling+dense", OFTEN)
+
+
+def _beside(timeout: float, nbytes: int, method: str, steps: int) -> Iterator[BenchRow]:
     with together(timeout) as (comm, _):
-        plan = _plan(comm.size, [LARGE // 4], "ring+dense", 1e-3)
-    gradient = np.zeros(LARGE // 4, np.float32)
+        plan = _plan(comm.size, [nbytes // 4], method, 1e-3)
+    gradient = np.zeros(nbytes // 4, np.float32)
     a = np.full((MATRIX, MATRIX), 1e-3, np.float32)
     products: dict[str, list[float]] = {"alone": [], "beside": []}
 
@@ -178,7 +185,7 @@ def _beside_computing(timeout: float) -> Iterator[BenchRow]:
         path = Path(folder) / "beside.json"
         with Exchanger(plan, comm, timeline=path, timeout=timeout) as exchanger:
             lasted = 0.0
-            for step in range(len(work) * STEPS):
+            for step in range(len(work) * steps):
                 chosen = work[step % len(work)] if lasted else sleep
                 comm.Barrier()
                 if chosen is multiply:
@@ -189,14 +196,14 @@ def _beside_computing(timeout: float) -> Iterator[BenchRow]:
                 if chosen is multiply:
                     products["beside"].append(float(rate))  # type: ignore[arg-type]
                 exchanger.wait("t0")
-                lasted = lasted or 2 * agree.largest(now() - start, comm)
+                lasted = lasted or max(BUSY, 2 * agree.largest(now() - start, comm))
         spans = _exchanges(timeline_file.read(path)).max(axis=0) if comm.rank == 0 else np.empty(0)
         loss = 1 - float(np.median(products["beside"]) / np.median(products["alone"]))
         loss = agree.largest(loss, comm)
     if comm.rank:
         return
     alone, python, computing = (float(np.median(spans[k :: len(work)][1:])) for k in range(3))
-    what = f"exchange of {size(LARGE)} beside "
+    what = f"exchange of {size(nbytes)} beside "
     result = f"{python / alone:.2f} of alone"
     yield BenchRow(what + "a loop of pure Python", python, result, "<= 1.3")
     result = f"{computing / alone:.2f} of alone; products lose {loss:.1%}"

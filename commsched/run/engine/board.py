@@ -49,12 +49,19 @@ class Board:
         self.lock = threading.RLock()
         self.failure: BaseException | None = None
         self.closed = False
+        self.occupies_cores = True  # whether the computation of this rank does
         self.status: dict[str, WaitStatus] = {}
         self.moved = now()  # when an operation was last done
         self._done: dict[int, dict[str, float]] = {}  # step -> name -> when
         self._sleepers: list[Sleeper] = []
         self._due: list[threading.Condition] = []  # of streams that are to be woken
         self._since = 0.0  # when the first of them was due; 0: none is
+
+    @property
+    def computes(self) -> bool:
+        """Whether this rank's computation occupies a core now."""
+        own = self.status.get("compute")
+        return self.occupies_cores and not (own and own.waits)
 
     def mark(self, step: int, name: str, when: float, *, wakes: bool = True) -> None:
         """Post that an operation is done; without `wakes` `deliver` wakes those who wait for it."""

@@ -146,7 +146,7 @@ class Communication(threading.Thread):
             if busy:
                 pacer.busy()
             elif self._active or self.messages.busy:
-                pacer.rest()
+                pacer.rest(self._board.computes)
             self._look()
 
     def _start(self) -> bool:

@@ -31,6 +31,7 @@ def run_steps(
     `between` is called after each step; it returns True if the clock restarts before the next step.
     """
     clock = now() if start is None else start
+    engine.board.occupies_cores = plan.net.occupies_cores  # otherwise it sleeps
     for step in range(steps):
         plan = engine.plan  # `between` may have changed it
         program = STRATEGIES[plan.strategy].lower(plan, step, engine.buckets.decisions)

@@ -1,8 +1,10 @@
-"""Ask Linux to let a thread run soon after it wakes, in short slices, beside computing threads."""
+"""Ask Linux to wake a thread in time and run it soon, in short slices, beside computing threads."""
 
 import ctypes
 import platform
 import sys
+
+from commsched.run.job.process import end_sleeps_in_time
 
 SLICE = 100_000  # ns, the shortest that Linux grants
 CALLS = {"x86_64": (314, 315), "aarch64": (274, 275)}  # sched_setattr, sched_getattr
@@ -30,6 +32,7 @@ def ask() -> bool:
     that computes, and its share of time stays the same. Linux 6.12 and later; needs no privilege.
     Source: Stoica and Abdel-Wahab, "Earliest Eligible Virtual Deadline First", 1995.
     """
+    end_sleeps_in_time()
     found = _attributes()
     if found is None:
         return False

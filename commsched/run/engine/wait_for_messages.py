@@ -9,6 +9,7 @@ from commsched.run.wire.path import Exchange
 SPIN = 100e-6  # s of polling without a sleep after the last event
 SHARE = 0.04  # a sleep's share of what has been waited: on average messages seem 2 % longer
 LONGEST = 1e-3  # s of sleep: what MPI moves only while it is asked must not starve
+NAP = 50e-6  # s between polls beside a thread that computes, at least; a poll takes a fifth of that
 
 
 class Pacer:
@@ -24,13 +25,18 @@ class Pacer:
         """Note that something happened: poll again at once."""
         self._quiet = now()
 
-    def rest(self) -> None:
-        """Sleep because nothing happened, the longer the longer that lasts."""
+    def rest(self, beside_computing: bool = False) -> None:
+        """Sleep because nothing happened, the longer the longer that lasts.
+
+        beside_computing: another thread of this rank computes. It would take the core at a yield,
+        and keep it until the system looks again, every 4 ms on many; a timer ends a sleep in time.
+        """
         waited = now() - self._quiet
-        if waited < SPIN:
+        if waited < SPIN and not beside_computing:
             os.sched_yield()  # a sleep of 0 s lasts as long as the timer's slack
         else:
-            time.sleep(min(SHARE * waited, LONGEST))
+            least = NAP if beside_computing else 0.0
+            time.sleep(min(max(least, SHARE * waited), LONGEST))
 
 
 def complete(exchange: Exchange) -> None:

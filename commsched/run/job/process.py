@@ -14,12 +14,20 @@ def prepare_process() -> None:
     """
     import ctypes  # only ranks need it: commands start without
 
+    end_sleeps_in_time()
     try:
-        library = ctypes.CDLL(None)
-        mallopt, prctl = library.mallopt, library.prctl
+        mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):  # another system
         return
     mallopt(MAPPED, 32 * 2**20)  # the largest allowed value
     mallopt(TRIM, 2**31 - 1)
     mallopt(ARENAS, 1)  # one heap: every thread can reuse memory that another has freed
-    prctl(SLACK, ctypes.c_ulong(1), 0, 0, 0)  # ns
+
+
+def end_sleeps_in_time() -> None:
+    """Let Linux wake this thread, and those it starts, when a sleep is over."""
+    import ctypes
+
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(SLACK, ctypes.c_ulong(1), 0, 0, 0)  # ns
