@@ -1,5 +1,6 @@
 """A whole run of a plan with every kind of method: its results, bytes, decisions and files."""
 
+import threading
 import time
 from dataclasses import replace
 
@@ -350,3 +351,22 @@ def test_a_run_frees_the_communicators_that_it_makes(folder):
     problem = [f"{len(made)} made, {len(freed)} freed"] * (len(made) != len(freed))
     comm.Free()
     together(problem)
+
+
+@pytest.mark.groups(4)
+def test_laws_of_gradients_are_asked_before_the_steps_not_within(folder, monkeypatch):
+    step, asked = [0], []
+
+    def noting(known):
+        def noted(*args):
+            if step[0] > 1 and threading.current_thread() is not threading.main_thread():
+                asked.append(known.__name__)
+            return known(*args)
+
+        return noted
+
+    for law in (Sparsity.after, Sparsity.nonzeros, Sparsity.log_empty):
+        monkeypatch.setattr(Sparsity, law.__name__, noting(law))
+    options = {"steps": STEPS + 1, "progress": lambda done: step.__setitem__(0, done + 1)}
+    execute(everything(), folder, monkeypatch, **options)
+    assert not asked

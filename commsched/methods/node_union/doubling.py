@@ -68,7 +68,7 @@ class Doubling:
         found: Ints = self.spec.even_cuts(int(units[-1]) * self.lanes, self.lanes)[place]
         return found
 
-    @property
+    @cached_property
     def expected(self) -> float:
         """Non-zeros of the sum of all ranks."""
         return float(self.spec.nonzeros(self.cuts[:1], self.cuts[-1:], self.size)[0])

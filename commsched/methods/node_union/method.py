@@ -130,7 +130,7 @@ class Union:
         inside = self.spec.even_cuts(self.lanes * int(units[-1]), self.lanes)[place]
         return np.where(units < units[-1], np.clip(inside, first, last), last)
 
-    @property
+    @cached_property
     def expected(self) -> float:
         """Non-zeros of the sum of all ranks."""
         ranks = self.nodes * self.lanes
