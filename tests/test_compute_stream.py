@@ -7,14 +7,30 @@ import pytest
 
 from commsched.net import file as net_file
 from commsched.net.measured import PROCESSOR, Measured
-from commsched.run.engine.compute_stream import spin
+from commsched.run.engine.compute_stream import Core
+
+LATER = 1e-3  # s between the beginning of a test and of its core
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.02])
 def test_spinning_takes_processor_time_of_this_thread(seconds):
+    core = Core()
     begun = time.thread_time()
-    spin(seconds)
-    assert time.thread_time() - begun >= seconds
+    core.spin(seconds)
+    assert time.thread_time() - begun >= seconds - LATER
+
+
+def test_what_is_done_between_layers_is_no_part_of_their_time():
+    begun, core = time.thread_time(), Core()
+    core.spin(0.01)
+    while time.thread_time() - begun < 0.02:  # a record that takes long
+        pass
+    core.spin(0.03)
+    between = time.thread_time()
+    assert 0.04 - LATER <= between - begun < 0.05
+    core.begin()
+    core.spin(0.01)
+    assert time.thread_time() - between >= 0.01
 
 
 def test_a_net_measured_on_a_processor_occupies_cores():

@@ -32,17 +32,21 @@ def run_steps(
     """
     clock = now() if start is None else start
     engine.board.occupies_cores = plan.net.occupies_cores  # otherwise it sleeps
+    core = Core()
     for step in range(steps):
         plan = engine.plan  # `between` may have changed it
         program = STRATEGIES[plan.strategy].lower(plan, step, engine.buckets.decisions)
         ops = engine.submit(program)
-        clock = _run_step(engine, worker, step, ops, clock)
+        core.begin()
+        clock = _run_step(engine, worker, step, ops, clock, core)
         if between(step):
             clock = now()
     engine.drain()
 
 
-def _run_step(engine: Engine, worker: Worker, step: int, ops: list[Op], clock: float) -> float:
+def _run_step(
+    engine: Engine, worker: Worker, step: int, ops: list[Op], clock: float, core: "Core"
+) -> float:
     """Emulate the operations of a step on a stream that is free at `clock`; return when they end.
 
     As on an accelerator that waits for events, an operation starts when its inputs are complete and
@@ -54,13 +58,13 @@ def _run_step(engine: Engine, worker: Worker, step: int, ops: list[Op], clock: f
         queue = StreamQueue((step, op) for op in ops)
         while queue:
             op, begin = _next(board, queue, clock)
-            clock = _emulate(engine, worker, step, op, begin)
+            clock = _emulate(engine, worker, step, op, begin, core)
         return clock
     for run in _runs(ops, engine.watched):
         board.wait_for_all("compute", step, run)
         for op in run:
             begin = max(clock, board.when(step, op.after))
-            clock = _emulate(engine, worker, step, op, begin)
+            clock = _emulate(engine, worker, step, op, begin, core)
     return clock
 
 
@@ -76,7 +80,9 @@ def _runs(ops: list[Op], watched: set[str]) -> Iterator[list[Op]]:
         yield run
 
 
-def _emulate(engine: Engine, worker: Worker, step: int, op: Op, begin: float) -> float:
+def _emulate(
+    engine: Engine, worker: Worker, step: int, op: Op, begin: float, core: "Core"
+) -> float:
     """Do an operation, sleep until its end if others wait for that, and return its end.
 
     The operations of a net that occupies cores begin when this thread is awake, and take their time
@@ -86,7 +92,7 @@ def _emulate(engine: Engine, worker: Worker, step: int, op: Op, begin: float) ->
     end = begin + (seconds := worker.seconds(step, op.seconds))
     if engine.plan.net.occupies_cores:
         begin = now()
-        spin(seconds * engine.plan.machine.alone)  # they hold while all ranks compute
+        core.spin(seconds * engine.plan.machine.alone)  # they hold while all ranks compute
         end = now()
     if op.name in engine.watched:
         if end - now() > QUIET:
@@ -97,14 +103,26 @@ def _emulate(engine: Engine, worker: Worker, step: int, op: Op, begin: float) ->
     return end
 
 
-def spin(seconds: float) -> None:
-    """Keep a core busy until this thread has had `seconds` of processor time.
+class Core:
+    """The core that the layers of a step occupy, by the processor time of this thread.
 
-    NumPy computes without the interpreter's lock, as the layers of a net do.
+    What the thread does between two layers to record them is no part of a net: the next one takes
+    as much less. NumPy computes without the interpreter's lock, as the layers of a net do.
     """
-    values, end = np.ones(WORK, np.float32), time.thread_time() + seconds
-    while time.thread_time() < end:
-        np.multiply(values, values, out=values)
+
+    def __init__(self) -> None:
+        self._values = np.ones(WORK, np.float32)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a step."""
+        self._until = time.thread_time()
+
+    def spin(self, seconds: float) -> None:
+        """Keep the core busy until this thread has had `seconds` more than all layers before."""
+        self._until += seconds
+        while time.thread_time() < self._until:
+            np.multiply(self._values, self._values, out=self._values)
 
 
 def in_turn(board: Board, step: int, ops: list[Op]) -> Iterator[Op]:
