@@ -1,6 +1,9 @@
 """Measure the speed of memory and codecs while all ranks work at once."""
 
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -17,6 +20,7 @@ from commsched.net.bucket import BucketSpec
 from commsched.run.engine.probe import Arena, median_cpu_seconds, median_seconds
 from commsched.run.wire.placement import ON_HOST, Placement
 
+Measured = TypeVar("Measured", Device, CodecRate)
 Clock = Callable[[Callable[[], None]], float]  # returns the s of some work
 
 LARGE, SMALL = 262144, 8192  # elements: a message of a large bucket, and of a small one
@@ -25,13 +29,30 @@ DENSITY = 0.05  # of the input of codecs that only omit zeros
 WINDOWS = 16  # large runs of memory that a codec uses in turn
 TOGETHER = 3  # packets that are combined with another one
 CALL = 1e-6  # s, the least time of a call; not 0, because the fit multiplies it
-LEAST = 3  # repeats, at least, so that the median ignores a disturbed one
+LEAST = 1  # repeats in a pass, at least; the median of PASSES ignores a disturbed one
+PASSES = 3  # over all codecs, apart in time: others may slow a machine for a second
+
+
+def typical(passes: Sequence[Device]) -> Device:
+    """Return the device whose every number is the median of those of some passes."""
+    found = passes[0]
+    codecs = {name: _median([one.codecs[name] for one in passes]) for name in found.codecs}
+    return replace(_median(passes), codecs=codecs)
+
+
+def _median(passes: Sequence[Measured]) -> Measured:
+    numbers = {
+        field.name: statistics.median(getattr(one, field.name) for one in passes)
+        for field in fields(passes[0])
+        if isinstance(getattr(passes[0], field.name), float)
+    }
+    return replace(passes[0], **numbers)
 
 
 def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> Device:
     """Measure memory bandwidth by a copy, flops by a narrow product, and the rates of all codecs.
 
-    `budget` returns the s for the next measurement.
+    One pass of PASSES. `budget` returns the s for the next measurement.
     """
     size, module = large(arena.place), arena.place.device.module
 
@@ -46,7 +67,7 @@ def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> De
     narrow = module.ones((SIDE, RANK), np.float32)
     clock = _clock(comm, arena.place, budget)
     bandwidth = 2 * 4 * size / clock(copy)
-    flops = 2 * size * RANK / median_seconds(comm, budget(), multiply)
+    flops = 2 * size * RANK / clock(multiply)
     dealt = _dealt(comm, arena)
     dealing = clock(lambda: _deal(dealt, comm.size, arena)) / len(dealt.index)
     room = arena.part(WINDOWS * 4 * size)

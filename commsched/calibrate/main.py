@@ -19,6 +19,7 @@ from commsched.calibrate.fit import fit
 from commsched.coding.registry import CODECS
 from commsched.exchange.pair import LIBRARY
 from commsched.machine import file as machine_file
+from commsched.machine.device import Device
 from commsched.machine.fabric import HeldOut
 from commsched.machine.library import mpi_library
 from commsched.machine.model import Group, Machine
@@ -102,14 +103,22 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
     progress("links", 0.0)
     room = coding.WINDOWS * 4 * coding.large(place)
     arena = Arena(max(ARENA, links.SIZES[-1] * comm.size, room), place)
+    share = seconds * CODING / (6 * len(CODECS) + 2) / coding.PASSES
+    passes: list[Device] = []
+
+    def code() -> None:
+        done = len(passes) / coding.PASSES * CODING + (0.0, LINKS, LINKS + TRAITS)[len(passes)]
+
+        def budget() -> float:
+            progress("codecs", done)  # each time: a GPU compiles the first use of each codec
+            return share
+
+        passes.append(coding.device(comm, arena, budget))
+
+    code()
+    progress("links", CODING / coding.PASSES)
     found = links.measure(comm, group, arena, seconds * LINKS)
-    share = seconds * CODING / (6 * len(CODECS) + 2)
-
-    def budget() -> float:
-        progress("codecs", LINKS)  # each time: a GPU compiles the first use of each codec
-        return share
-
-    device = coding.device(comm, arena, budget)
+    code()
     progress("jitter, progress, incast", LINKS + CODING)
     source = f"measured {time.strftime('%Y-%m-%d')} on {', '.join(here.hosts[:4])}"
     nic = found.nic
@@ -125,12 +134,14 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
         burst=found.burst,
         cores=cores_of_host(comm),
         shared_memory=shared_memory(comm, seconds * MEMORY) if place is ON_HOST else (),
-        device=replace(device, source=source),
+        device=passes[-1],
         fabric=here,
         library="nccl" if place.by_nccl else mpi_library(here.mpi),
         source=f"{source}, {comm.size} ranks, {here.mpi}",
     )
-    return traits.added(comm, machine, arena, seconds * TRAITS)
+    machine = traits.added(comm, machine, arena, seconds * TRAITS)
+    code()
+    return replace(machine, device=replace(coding.typical(passes), source=source))
 
 
 def _fitted(

@@ -1,0 +1,48 @@
+"""Rates of codecs are medians of passes: one that others disturb does not count."""
+
+from dataclasses import replace
+
+from commsched.calibrate.coding import PASSES, typical
+from commsched.machine.device import CodecRate, Device
+
+QUIET = Device(
+    name="test",
+    memory=1e9,
+    bandwidth=1e10,
+    flops=1e9,
+    deal=1e-8,
+    codecs={"fp16": CodecRate(encode=1e-9, add=2e-9, decode=3e-9, fixed=1e-6, fixed_add=2e-6)},
+    source="test",
+)
+
+
+def slow(times: float) -> Device:
+    """Everything takes so many times as long."""
+    rate = QUIET.codecs["fp16"]
+    slower = CodecRate(
+        encode=rate.encode * times,
+        add=rate.add * times,
+        decode=rate.decode * times,
+        fixed=rate.fixed * times,
+        fixed_add=rate.per_add * times,
+    )
+    return replace(
+        QUIET,
+        bandwidth=QUIET.bandwidth / times,
+        flops=QUIET.flops / times,
+        deal=QUIET.deal * times,
+        codecs={"fp16": slower},
+    )
+
+
+def test_one_disturbed_pass_changes_nothing():
+    assert PASSES >= 3
+    for passes in ([slow(3.0), QUIET, QUIET], [QUIET, slow(0.5), QUIET]):
+        assert typical(passes) == QUIET
+
+
+def test_every_number_is_the_middle_one():
+    found = typical([QUIET, slow(4.0), slow(2.0)])
+    assert found == slow(2.0)
+    mixed = [replace(QUIET, flops=f, bandwidth=b) for f, b in ((1e9, 3e9), (2e9, 1e9), (3e9, 2e9))]
+    assert (typical(mixed).flops, typical(mixed).bandwidth) == (2e9, 2e9)
