@@ -16,7 +16,7 @@ def test_every_row_is_measured():
         done = job.wait(300)
     assert done.status == 0, done.output
     rows = json.loads(done.output[done.output.index("[\n") :])
-    assert len(rows) == 2 * len(SIZES) + 4
+    assert len(rows) == 2 * len(SIZES) + 6
     assert all(row["seconds"] > 0 for row in rows)
     assert "us of processor time each" in rows[2 * len(SIZES)]["result"]
     assert "of it hidden" in rows[2 * len(SIZES) + 1]["result"]
