@@ -20,7 +20,7 @@ from commsched.net.bucket import BucketSpec
 from commsched.run.engine.probe import Arena, median_cpu_seconds, median_seconds
 from commsched.run.wire.placement import ON_HOST, Placement
 
-Measured = TypeVar("Measured", Device, CodecRate)
+Rates = TypeVar("Rates", Device, CodecRate)
 Clock = Callable[[Callable[[], None]], float]  # returns the s of some work
 
 LARGE, SMALL = 262144, 8192  # elements: a message of a large bucket, and of a small one
@@ -40,7 +40,7 @@ def typical(passes: Sequence[Device]) -> Device:
     return replace(_median(passes), codecs=codecs)
 
 
-def _median(passes: Sequence[Measured]) -> Measured:
+def _median(passes: Sequence[Rates]) -> Rates:
     numbers = {
         field.name: statistics.median(getattr(one, field.name) for one in passes)
         for field in fields(passes[0])

@@ -106,8 +106,8 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
     share = seconds * CODING / (6 * len(CODECS) + 2) / coding.PASSES
     passes: list[Device] = []
 
-    def code() -> None:
-        done = len(passes) / coding.PASSES * CODING + (0.0, LINKS, LINKS + TRAITS)[len(passes)]
+    def code(others: float) -> None:
+        done = others + len(passes) / coding.PASSES * CODING
 
         def budget() -> float:
             progress("codecs", done)  # each time: a GPU compiles the first use of each codec
@@ -115,10 +115,10 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
 
         passes.append(coding.device(comm, arena, budget))
 
-    code()
+    code(0.0)
     progress("links", CODING / coding.PASSES)
     found = links.measure(comm, group, arena, seconds * LINKS)
-    code()
+    code(LINKS)
     progress("jitter, progress, incast", LINKS + CODING)
     source = f"measured {time.strftime('%Y-%m-%d')} on {', '.join(here.hosts[:4])}"
     nic = found.nic
@@ -140,7 +140,7 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
         source=f"{source}, {comm.size} ranks, {here.mpi}",
     )
     machine = traits.added(comm, machine, arena, seconds * TRAITS)
-    code()
+    code(LINKS + TRAITS)
     return replace(machine, device=replace(coding.typical(passes), source=source))
 
 

@@ -26,7 +26,7 @@ class Attributes(ctypes.Structure):
 
 
 def ask() -> bool:
-    """Ask for short slices for the calling thread; return whether this system has them.
+    """Let the calling thread wake in time, in short slices; return whether this system has these.
 
     A shorter slice has an earlier deadline: a thread that wakes takes the core at once from one
     that computes, and its share of time stays the same. Linux 6.12 and later; needs no privilege.

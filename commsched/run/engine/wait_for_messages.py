@@ -9,7 +9,7 @@ from commsched.run.wire.path import Exchange
 SPIN = 100e-6  # s of polling without a sleep after the last event
 SHARE = 0.04  # a sleep's share of what has been waited: on average messages seem 2 % longer
 LONGEST = 1e-3  # s of sleep: what MPI moves only while it is asked must not starve
-NAP = 50e-6  # s between polls beside a thread that computes, at least; a poll takes a fifth of that
+NAP = 50e-6  # s of sleep between polls beside a thread that computes, at least
 
 
 class Pacer:
