@@ -38,7 +38,7 @@ CELL, DECISION = 6.0, 90.0  # s, as long as none has ended
 
 OPTIONS = (
     Option("-o --output", "FOLDER", "folder of all results", Path, Path("validation")),
-    Flag("--quick", "a subset drawn over all that cells differ in: 10 minutes"),
+    Flag("--quick", "a subset drawn over all that cells differ in: 10 to 25 minutes"),
     ListOption("--bed", "BED", "such as 2x1-400mbit, 3x2-slow, 1x4-shared or 1x2-gpu"),
     ListOption("--net", "NET", "such as log:3, cnn:3, transformer:3, embedding:3 or resnet50"),
     ListOption("--method", "NAME", "method of all buckets; best: what our planner chooses"),
