@@ -48,7 +48,7 @@ def test_hitopk_costs_what_its_paper_says(nodes, lanes):
     do not wait for each other.
     """
     select = CodecRate(encode=2e-10, add=0.0, decode=0.0, source="test")
-    machine = on(nodes, lanes, INSIDE, BETWEEN, **{"topk:0.01": select})
+    machine = on(nodes, lanes, INSIDE, BETWEEN, **{"topk:0.01:bisect": select})
     found = price(METHODS["hitopk:0.01"], BucketSpec.uniform(NUMEL), machine, machine.everyone)
     a1, a2 = INSIDE.latency + 2 * INSIDE.overhead, BETWEEN.overhead
     shard = np.ceil(0.01 * NUMEL / lanes)

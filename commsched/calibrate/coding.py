@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from itertools import cycle, islice
 from typing import TypeVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from commsched.coding.codec import Codec
 from commsched.coding.registry import CODECS
 from commsched.exchange.hashed_shares import COUNTED
 from commsched.kernels.hashing import index_sets
-from commsched.kernels.merge import Listed, listed
+from commsched.kernels.merge import Listed, listed, merged
 from commsched.kernels.modules import beside, module_of
 from commsched.machine.model import CodecRate, Device
 from commsched.net.bucket import BucketSpec
@@ -23,10 +24,10 @@ from commsched.run.wire.placement import ON_HOST, Placement
 Rates = TypeVar("Rates", Device, CodecRate)
 Clock = Callable[[Callable[[], None]], float]  # returns the s of some work
 
-LARGE, SMALL = 262144, 8192  # elements: a message of a large bucket, and of a small one
+LARGE, SMALL = 2**20, 2**13  # elements: a message of a large bucket, and of a small one
 SIDE, RANK = 512, 2  # shape of PowerSGD's product: a bucket as a matrix, times two columns
 DENSITY = 0.05  # of the input of codecs that only omit zeros
-WINDOWS = 16  # large runs of memory that a codec uses in turn
+WINDOWS = 4  # large runs of memory that a codec uses in turn
 TOGETHER = 3  # packets that are combined with another one
 CALL = 1e-6  # s, the least time of a call; not 0, because the fit multiplies it
 LEAST = 1  # repeats in a pass, at least; the median of PASSES ignores a disturbed one
@@ -68,8 +69,9 @@ def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> De
     clock = _clock(comm, arena.place, budget)
     bandwidth = 2 * 4 * size / clock(copy)
     flops = 2 * size * RANK / clock(multiply)
-    dealt = _dealt(comm, arena)
-    dealing = clock(lambda: _deal(dealt, comm.size, arena)) / len(dealt.index)
+    lists = [_nonzeros(comm.rank + turn * comm.size, arena) for turn in range(2)]
+    dealing = clock(lambda: _deal(lists[0], comm.size, arena)) / len(lists[0].index)
+    merging = clock(lambda: _merge(lists, arena)) / sum(len(each.index) for each in lists)
     room = arena.part(WINDOWS * 4 * size)
     name, memory = arena.place.device.about()
     codecs = {name: _rate(comm, room, codec, clock) for name, codec in CODECS.items()}
@@ -84,20 +86,26 @@ def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> De
         fixed_gather=call,
         flops=flops,
         deal=dealing,
+        merge=merging,
         precision="float32",
         codecs=codecs,
     )
 
 
-def _dealt(comm: MPI.Intracomm, arena: Arena) -> Listed:
+def _nonzeros(seed: int, arena: Arena) -> Listed:
     """Return non-zeros of a run that no cache holds, at a density of DENSITY."""
-    values = np.random.default_rng(comm.rank).random(WINDOWS * large(arena.place), np.float32)
+    values = np.random.default_rng(seed).random(WINDOWS * large(arena.place), np.float32)
     return listed(beside(np.where(values < DENSITY, values, np.float32(0.0)), arena.values))
 
 
-def _deal(dealt: Listed, owners: int, arena: Arena) -> None:
+def _deal(nonzeros: Listed, owners: int, arena: Arena) -> None:
     sets = index_sets(module_of(arena.values), WINDOWS * large(arena.place), owners)
-    COUNTED.deal(dealt, sets)
+    COUNTED.deal(nonzeros, sets)
+    arena.end()
+
+
+def _merge(lists: list[Listed], arena: Arena) -> None:
+    merged(lists, WINDOWS * large(arena.place))
     arena.end()
 
 
@@ -121,7 +129,8 @@ def large(place: Placement) -> int:
 def _rate(comm: MPI.Intracomm, arena: Arena, codec: Codec, clock: Clock) -> CodecRate:
     """Fit a codec's seconds by a line through two sizes.
 
-    Values come from memory, packets from the cache, as right after or before a message.
+    Values come from memory; long packets do, too, and short ones from the cache, as right after a
+    message.
     """
     most = large(arena.place)
     short, long = (_times(comm, arena, codec, numel, clock) for numel in (SMALL, most))
@@ -150,6 +159,7 @@ def _times(
     arena.fill(values)
     values = beside(values, arena.values)
     packet = codec.encode(values, {})
+    packets = cycle([packet.copy() for _ in range(WINDOWS)])
 
     def encode() -> None:
         run = arena.window(numel)
@@ -159,15 +169,15 @@ def _times(
         arena.end()
 
     def add() -> None:
-        codec.add(packet, arena.window(numel))
+        codec.add(next(packets), arena.window(numel))
         arena.end()
 
     def decode() -> None:
-        codec.decode(packet, arena.window(numel))
+        codec.decode(next(packets), arena.window(numel))
         arena.end()
 
     def combine() -> None:
-        codec.combine([packet] * (1 + TOGETHER), arena.window(numel))
+        codec.combine(list(islice(packets, 1 + TOGETHER)), arena.window(numel))
         arena.end()
 
     seconds = [clock(encode), 0.0, clock(decode)]

@@ -116,6 +116,7 @@ def adjusted(machine: Machine, factors: Factors) -> Machine:
             fixed_gather=device.fixed_gather * factor("gather call"),
             fixed_scale=device.fixed_scale * factor("scale call"),
             deal=device.deal * factor("coding"),
+            merge=device.merge * factor("coding"),
             codecs={name: _rate(rate, *times) for name, rate in device.codecs.items()},
         ),
     )

@@ -1,6 +1,7 @@
 """The interface of codecs: encode and decode, and the prediction of bytes and seconds."""
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ class Codec(ABC):
     standard: str = ""  # the listed codec of the same family, whose measured rate may serve
     # Memory traffic for unmeasured seconds: B moved per B of (values, packet, values).
     encode_traffic: float
+    encode_times: float = 1.0  # as long as the standard codec of the family encodes a byte
     add_traffic: float
     decode_traffic: float
     feedback_traffic: float = 9.0  # add 3, look for NaN 1, decode 2, subtract 3
@@ -102,9 +104,11 @@ class Codec(ABC):
 
         encode and decode count bytes of values, add counts bytes of packets.
         """
-        for name in (self.name, self.standard):
-            if name in device.codecs:
-                return device.codecs[name]
+        if self.name in device.codecs:
+            return device.codecs[self.name]
+        if self.standard in device.codecs:
+            rate = device.codecs[self.standard]
+            return replace(rate, encode=self.encode_times * rate.encode)
         return CodecRate(
             encode=self.encode_traffic / device.bandwidth,
             add=self.add_traffic / device.bandwidth,

@@ -13,7 +13,7 @@ from commsched.coding.codec import State
 from commsched.coding.coordinates import open_coordinates, pack_coordinates
 from commsched.coding.packet import HEADER, tag_of
 from commsched.coding.registry import CODECS
-from commsched.exchange.lists import left, taken
+from commsched.exchange.lists import left, merge_seconds, taken
 from commsched.exchange.method import Ends, Phase
 from commsched.exchange.payload import Payload
 from commsched.kernels.bits import packed_bytes
@@ -95,9 +95,9 @@ class HashedShares:
             return rate.fixed + self._raw * rate.encode + dealt * self.dealing.seconds(device)
 
         def give_seconds(device: Device) -> float:
-            rate = CODECS["coo"].rate(device)
-            received = self.parts * (rate.per_add + float(self._pushed().mean()) * rate.add)
-            return received + self._raw / self.parts / device.bandwidth
+            opening = self.parts * CODECS["coo"].rate(device).per_decode
+            received = self.parts * float(self._filled(self.merged).mean())
+            return opening + merge_seconds(received)(device)
 
         return Phase(
             name="push",

@@ -11,6 +11,14 @@ from commsched.kernels.modules import module_of
 CHUNK = 1 << 17
 
 
+def transposed_product(matrix: Array, columns: Array) -> Array:
+    """Return M^T P, (cols, rank) float32, of M (rows, cols) and P (rows, rank)."""
+    if device(matrix) is not None:
+        return matrix.T @ columns
+    # A row of P at a time: on a processor a library's product of M^T takes twice as long.
+    return np.stack([column @ matrix for column in columns.T.copy()], axis=1)
+
+
 def spread(left: Array, right: Array, out: Array, values: Array | None = None) -> None:
     """Write P Q^T, or `values` (n,) minus P Q^T, to `out` (n,) float32, row after row.
 

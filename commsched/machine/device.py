@@ -77,6 +77,7 @@ class Device:
     scale: PerByte = 0.0  # to make a bucket's sum a mean; 0: a copy
     fixed_scale: Seconds = 0.0  # to make a bucket's sum a mean, at any size
     deal: Seconds = 0.0  # to hash a non-zero to its owner; 0: from the bandwidth
+    merge: Seconds = 0.0  # to merge a non-zero of several lists; 0: from the bandwidth
     codecs: Mapping[str, CodecRate] = field(default_factory=dict)  # measured; else from bandwidth
     source: Source = UNKNOWN
 

@@ -10,7 +10,7 @@ from commsched.coding.codec import State
 from commsched.coding.coordinates import open_coordinates, pack_coordinates
 from commsched.coding.packet import HEADER
 from commsched.coding.registry import CODECS
-from commsched.exchange.lists import left, taken
+from commsched.exchange.lists import left, merge_seconds, taken
 from commsched.exchange.method import Ends, Method, Phase, copy_seconds
 from commsched.exchange.payload import Payload
 from commsched.exchange.registry import METHODS
@@ -146,8 +146,8 @@ def _phase(spec: BucketSpec, stage: MergeStage, first: bool, last: bool) -> Phas
 
     def give_seconds(device: Device) -> float:
         rate = CODECS["coo"].rate(device)
-        written = copy_seconds(spec.all_raw)(device) if last else 0.0
-        return rate.per_add + 2 * longest() * rate.add + written
+        written = spec.all_raw * rate.decode if last else 0.0
+        return rate.per_decode + merge_seconds(2 * longest() / 8.0)(device) + written
 
     return Phase(
         name=stage.name,

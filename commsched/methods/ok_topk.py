@@ -115,7 +115,7 @@ class OkTopK(Method):
                 take=_pull,
                 give=lambda state, packets: _leave(state, packets, numel, int(count)),
                 take_seconds=copy_seconds(8.0 * count / ranks),
-                give_seconds=copy_seconds(raw),
+                give_seconds=copy_seconds(1.5 * raw),  # zeros written, and the loss copied
             ),
         )
 
@@ -257,11 +257,10 @@ def _leave(state: State, packets: list[Array], numel: int, count: int) -> None:
     values = state["gradient"]
     values.fill(0)
     wanted, own = state["ok wanted"], state["ok own"].index
-    for index, sums in lists:
+    for index, sums in lists:  # without zeros
         values[index] = sums
-        if wanted is not None:
-            wanted[own[np.isin(own, index, assume_unique=True)]] = 0
     if wanted is not None:
+        wanted[own[values.take(own) != 0]] = 0
         state["lost"][:] = wanted
     state["result"] = values
 

@@ -16,7 +16,7 @@ from commsched.exchange.pair import route
 from commsched.exchange.payload import Payload
 from commsched.exchange.registry import METHODS
 from commsched.kernels.finite import finite
-from commsched.kernels.lowrank import spread
+from commsched.kernels.lowrank import spread, transposed_product
 from commsched.kernels.modules import module_of, on_host
 from commsched.kernels.random import generator
 from commsched.machine.model import Device, Group
@@ -61,7 +61,8 @@ class PowerSgd(Method):
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
         shape = shape_of(spec.numel, self._rank)
-        product = product_seconds(spec.numel, shape)
+        product, spreading = product_seconds(spec.numel, shape), spread_seconds(spec.numel, shape)
+        values = copy_seconds(4.0 * spec.numel)
         left = self._phase("left", shape.rows, shape, group)
         right = self._phase("right", shape.cols, shape, group)
         return (
@@ -69,7 +70,8 @@ class PowerSgd(Method):
                 left,
                 take=lambda state: take_left(state, shape),
                 give=lambda state, total: give_left(state, total, shape),
-                take_seconds=product,
+                # The gradient and what was kept are read, and their sum is written.
+                take_seconds=lambda device: product(device) + 1.5 * values(device),
                 give_seconds=lambda device: 2.0 * shape.rows * shape.rank**2 / device.flops,
             ),
             replace(
@@ -77,7 +79,8 @@ class PowerSgd(Method):
                 take=take_right,
                 give=lambda state, total: give_right(state, total, shape),
                 take_seconds=product,
-                give_seconds=lambda device: 2 * product(device),  # the result, and the loss
+                # The result; whether it is finite; the loss, for which the values are read again.
+                give_seconds=lambda device: 2 * spreading(device) + values(device),
             ),
         )
 
@@ -95,12 +98,22 @@ class PowerSgd(Method):
 
 
 def product_seconds(numel: int, shape: MatrixShape) -> Callable[[Device], float]:
-    """Seconds to multiply the bucket by a narrow matrix: arithmetic, or one pass over memory."""
+    """Seconds to multiply the bucket by a narrow matrix: arithmetic, or reading it once."""
     operations = 2.0 * numel * shape.rank
 
     def seconds(device: Device) -> float:
-        passed = copy_seconds(4.0 * numel)(device)
-        return max(operations / (device.flops * device.efficiency), passed)
+        read = 4.0 * numel / device.bandwidth
+        return max(operations / (device.flops * device.efficiency), read)
+
+    return seconds
+
+
+def spread_seconds(numel: int, shape: MatrixShape) -> Callable[[Device], float]:
+    """Seconds to multiply two narrow matrices: arithmetic in the cache, and writing the bucket."""
+    operations = (2.0 * shape.rank - 1.0) * numel
+
+    def seconds(device: Device) -> float:
+        return operations / (device.flops * device.efficiency) + 4.0 * numel / device.bandwidth
 
     return seconds
 
@@ -111,7 +124,8 @@ def take_left(state: State, shape: MatrixShape) -> Array:
     if "powersgd right" not in state:
         state["powersgd right"] = module_of(gradient).asarray(start_of(state, shape))
         state["lost"] = np.zeros_like(gradient)
-    wanted = module_of(gradient).zeros(rows * cols, np.float32)
+    wanted = module_of(gradient).empty(rows * cols, np.float32)
+    wanted[len(gradient) :] = 0
     with np.errstate(over="ignore", invalid="ignore"):
         np.add(gradient, state["lost"], out=wanted[: len(gradient)])
         state["powersgd wanted"] = wanted.reshape(rows, cols)
@@ -133,7 +147,7 @@ def give_left(state: State, total: Array, shape: MatrixShape) -> None:
 def take_right(state: State) -> Array:
     """Return M^T P, (cols rank,)."""
     with np.errstate(over="ignore", invalid="ignore"):
-        own = state["powersgd wanted"].T @ state["powersgd left"]
+        own = transposed_product(state["powersgd wanted"], state["powersgd left"])
     state["powersgd own"] = own
     return own.reshape(-1).copy()
 

@@ -1,6 +1,6 @@
 """How many times longer the placed operations of ranks last because they share cores."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +8,6 @@ import numpy as np
 from commsched.arrays import Floats, Ints
 from commsched.machine.model import Machine
 from commsched.simulate.cores import Tasks, both, capacities, served, served_beside
-from commsched.simulate.placed import Placed
 
 TINY = 1e-300  # s, the least sum of tasks
 Key = tuple[int, int, str]  # role, step and operation
@@ -24,6 +23,11 @@ class _Task(NamedTuple):
     stream: str  # which does one operation at a time
     short: bool
     slower: Floats | float  # how many times these seconds it was placed to last
+
+    @property
+    def end(self) -> Floats:
+        """When it ends as it was placed, s."""
+        return self.start + self.seconds * self.slower
 
 
 class CoreSharing:
@@ -54,7 +58,7 @@ class CoreSharing:
         self.tasks[key] = _Task(start, seconds, demand, stream, short, slower)
         return seconds * slower
 
-    def slower(self, ranks_of: Sequence[Ints], ends: Mapping[Key, Placed]) -> tuple[Slower, float]:
+    def slower(self, ranks_of: Sequence[Ints]) -> tuple[Slower, float]:
         """Return how many times longer the operations last beside each other, as they are placed.
 
         ranks_of: the ranks of each role. Also returns the change of these times since the
@@ -69,7 +73,7 @@ class CoreSharing:
             if not mine:
                 continue
             start, taken = (np.array([one[i] for one in mine.values()]) for i in (0, 1))
-            placed = np.array([ends[key].end for key in mine])
+            placed = np.array([one.end for one in mine.values()])
             demand = np.array([one.demand for one in mine.values()])
             short = np.array([one.short for one in mine.values()])
             computes = np.array([one.stream == "compute" for one in mine.values()])

@@ -253,11 +253,14 @@ class _Simulation:
         teams = teams_of(self.plan, op.launch, op.team)
         start = np.full(self.plan.machine.size, np.nan)
         rest = np.full(self.plan.machine.size, np.inf)  # before the first exchange: long
-        # A vote may be its launch's first operation.
+        # A vote is taken before it is exchanged, maybe of a bucket that is gathered first.
         before = self._coding(op, step) if op.kind is Kind.DECIDE else 0.0
-        for role, begins in zip(roles, starts, strict=True):
+        for role, own, begins in zip(roles, ops, starts, strict=True):
             ranks, sent_before = self.ranks[role], self.sent[role, stream]
-            start[ranks] = begins + before
+            key, taken = (role, step, f"{own.name}/vote"), np.full(len(ranks), before)
+            start[ranks] = begins + self.sharing.seconds(
+                key, stream, begins, taken, float(before > 0.0), short=True
+            )
             rest[ranks] = np.where(sent_before > 0.0, start[ranks] - sent_before, np.inf)
         count = sum(len(self.ranks[role]) for role in roles)
         if count != teams.ranks.size or np.isnan(start[teams.ranks]).any():
@@ -281,7 +284,7 @@ class _Simulation:
             ends = clocks.exchange(stream, begun, end[ranks], within, late)
             begun = np.minimum(np.maximum(begins, start[last[ranks]]), ends)
             key, alone = (role, step, own.name), float((end[ranks] - begun).mean()) + within
-            demand = self._demand(op, teams, alone, float((ends - begun).mean()))
+            demand = self._demand(op, teams, alone, within, float((ends - begun).mean()))
             ends = begun + self.sharing.seconds(key, stream, begun, ends - begun, demand)
             self.sharing.dispatched.append((role, begun))
             clocks.free[stream] = ends
@@ -301,10 +304,12 @@ class _Simulation:
         schedule, payload = phase.schedule, phase.payload
         return machine.wakeup * messages_in_turn(schedule, payload, machine, teams.first)
 
-    def _demand(self, op: Op, teams: ExchangeTeams, alone: float, seconds: float) -> float:
+    def _demand(
+        self, op: Op, teams: ExchangeTeams, alone: float, within: float, seconds: float
+    ) -> float:
         """Return the share of its cores that an exchange keeps busy on a rank for `seconds`.
 
-        alone: seconds that it takes if its ranks do nothing else.
+        alone: seconds that it takes if its ranks do nothing else, `within` of them to sum pieces.
         """
         machine = self.plan.machine
         apart = len(set(np.array(machine.node_of_rank)[teams.ranks[0]].tolist())) > 1
@@ -314,7 +319,7 @@ class _Simulation:
         key = id(self.plan), op.name
         if key not in self.coded:
             self.coded[key] = makeups(self.plan, [op])[op.name].coded
-        work = processor_seconds(alone, self.coded[key], machine, busy)
+        work = processor_seconds(alone, self.coded[key] + within, machine, busy)
         return round(min(work / machine.alone / seconds, 1.0) / GRAIN) * GRAIN
 
     def _played(
@@ -389,7 +394,7 @@ def simulate(
 
     simulation = placed({}, progress)
     for _ in range(ROUNDS if simulation.sharing.tasks else 0):
-        slower, moved = simulation.sharing.slower(simulation.ranks, simulation.ends)
+        slower, moved = simulation.sharing.slower(simulation.ranks)
         if moved < SETTLED:
             break
         simulation = placed(slower, None)

@@ -10,8 +10,8 @@ import numpy as np
 from commsched.arrays import Array, Floats, Ints
 from commsched.coding.codec import State
 from commsched.coding.registry import CODECS
-from commsched.exchange.lists import taken
-from commsched.exchange.method import Ends, Method, Phase, Pieces, copy_seconds
+from commsched.exchange.lists import merge_seconds, taken
+from commsched.exchange.method import Ends, Method, Phase, Pieces, no_seconds
 from commsched.exchange.payload import Payload
 from commsched.exchange.registry import METHODS
 from commsched.kernels.merge import Listed, ends, merged
@@ -205,7 +205,6 @@ class Union:
     def merge(self) -> Phase:
         """Inside nodes: every rank sends each lane its share as a list."""
         nodes, lanes = self.nodes, self.lanes
-        filled = self.spec.nonzeros(self.cuts[:-1], self.cuts[1:], 1)
 
         def take(state: State) -> list[Array]:
             whole = taken(state)
@@ -227,11 +226,6 @@ class Union:
             rate = CODECS["coo"].rate(device)
             return rate.fixed + self.spec.all_raw * rate.encode
 
-        def give_seconds(device: Device) -> float:
-            rate = CODECS["coo"].rate(device)
-            each = rate.per_add + 8.0 * float(filled.mean()) * rate.add
-            return lanes * each + copy_seconds(self.raw)(device)
-
         return Phase(
             name="merge",
             schedule=inside(self.ranks),
@@ -239,7 +233,7 @@ class Union:
             take=take,
             give=give,
             take_seconds=take_seconds,
-            give_seconds=give_seconds,
+            give_seconds=lambda device: lanes * CODECS["coo"].rate(device).per_decode,
             ends=self._merge_ends,
         )
 
@@ -290,7 +284,7 @@ class Union:
             take=self.cut,
             give=give,
             take_seconds=self._take_seconds,
-            give_seconds=self._give_seconds,
+            give_seconds=no_seconds,
             within_seconds=self._within_seconds,
             pieces=Pieces(make, read, lambda at, _: most_bytes(self.length(at // nodes))),
         )
@@ -305,19 +299,22 @@ class Union:
         )
 
     def _take_seconds(self, device: Device) -> float:
+        if self.nodes == 1:
+            return CODECS["coo"].rate(device).fixed
         rate = CODECS["elias"].rate(device)
         return self.count * rate.fixed + self.raw * rate.encode
 
     def _within_seconds(self, device: Device) -> float:
-        """Return the seconds to read and add pieces, mostly after the last has come."""
-        rate, payload = CODECS["elias"].rate(device), self._payload()
-        each = self.count * rate.per_add + payload.packets / self.nodes / self.lanes * rate.add
-        received = float(payload.sums().sum()) / self.lanes * (self.lanes - 1)
-        return self.nodes * each + received * rate.add
-
-    def _give_seconds(self, device: Device) -> float:
-        shared = self.spec.all_raw / device.bandwidth if self.lanes > 1 else 0.0
-        return copy_seconds(self.raw)(device) + shared
+        """Return the seconds to sum lists of the node, to add those of nodes, to store the sums."""
+        coded, plain = CODECS["elias"].rate(device), CODECS["coo"].rate(device)
+        found = self.count * self.lanes * plain.per_decode + self.spec.all_raw * plain.decode
+        if self.lanes > 1:
+            each = float(self.spec.nonzeros(self.cuts[:-1], self.cuts[1:], 1).mean())
+            found += merge_seconds(self.lanes * each)(device)
+        if self.nodes > 1:
+            packets = self._payload().packets / self.lanes
+            found += self.nodes * self.count * coded.per_add + packets * coded.add
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
