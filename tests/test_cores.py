@@ -127,6 +127,24 @@ def test_a_rank_gets_no_more_processor_time_than_there_is(busy, on_cores):
     assert lasted[0] > lasted[1] if on_cores else lasted[0] == pytest.approx(lasted[1])
 
 
+def test_the_work_before_a_vote_takes_a_core():
+    """Law 5: gathering, votes and coding of a method that decides share the only core."""
+    net, on = graph([400_000] * 4, seconds=1e-6), machine(1, 2)
+    apart, together = (
+        simulate(plan(net, replace(on, cores=cores), ["mask"]), 2) for cores in (0, 2)
+    )
+    coding = np.zeros(2)  # s of a core
+    for placed in apart.placed:
+        if placed.op.kind in (*CODINGS, Kind.DECIDE):
+            coding[placed.ranks] += placed.end - placed.start
+    assert together.timeline().end.max() >= coding.max()
+    decides = [
+        sum((x.end - x.start).sum() for x in one.placed if x.op.kind is Kind.DECIDE)
+        for one in (apart, together)
+    ]
+    assert decides[1] > decides[0]
+
+
 def test_waiting_for_a_late_rank_takes_no_core():
     """A late rank's exchange is slowed from when the last rank has come, as is everyone's."""
     net = replace(graph([400_000], seconds=5e-3), measured=HOST)  # no other layer

@@ -14,6 +14,7 @@ from commsched.errors import CommschedError
 from commsched.exchange.lockstep import fresh_states, run_method
 from commsched.exchange.pair import Pair
 from commsched.kernels.lengths import fast_length
+from commsched.kernels.select import largest
 from commsched.machine.model import CodecRate, Device, Link, Machine
 from commsched.net.bucket import BucketSpec
 from tests.support.gradients import group, rounded, spec
@@ -187,6 +188,17 @@ def test_a_threshold_is_reused_for_32_steps():
         used.append(state["topk threshold 0"][1])
     assert len(set(used[:32])) == len(set(used[32:64])) == 1
     assert len(set(used)) == 3
+
+
+@pytest.mark.parametrize("times", [1 / 8, 8.0])
+def test_a_threshold_that_is_far_off_is_replaced_at_once(times):
+    codec, state, values = CODECS["topk:0.1:reused"], {"step": 0}, normal(1000)
+    codec.encode(values, state)
+    for step in (1, 2):
+        state["step"] = step
+        index, _ = codec.open(codec.encode(np.float32(times) * values, state), len(values))
+        np.testing.assert_array_equal(index, largest(values, 100))
+        assert state["topk threshold 0"][1] == times * abs(values[index]).min()
 
 
 def test_dgc_sends_less_from_stage_to_stage():

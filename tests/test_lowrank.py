@@ -9,6 +9,17 @@ from commsched.kernels import lowrank
 
 
 @given(rows=st.integers(1, 30), cols=st.integers(1, 30), rank=st.integers(1, 4))
+def test_the_transposed_product_is_numpys_but_for_the_order_of_additions(rows, cols, rank):
+    rng = np.random.default_rng(cols)
+    matrix, columns = (rng.standard_normal((rows, n)).astype(np.float32) for n in (cols, rank))
+    found = lowrank.transposed_product(matrix, columns)
+    assert (found.shape, found.dtype) == ((cols, rank), np.float32)
+    wanted = matrix.astype(np.float64).T @ columns
+    most = np.abs(matrix).T @ np.abs(columns)
+    assert (np.abs(found - wanted) <= rows * 2.0**-23 * most).all()
+
+
+@given(rows=st.integers(1, 30), cols=st.integers(1, 30), rank=st.integers(1, 4))
 @pytest.mark.parametrize("chunk", [1, 64, lowrank.CHUNK])
 def test_it_is_the_product_added_up_in_order(chunk, rows, cols, rank):
     rng = np.random.default_rng(rows)
