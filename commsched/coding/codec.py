@@ -44,7 +44,7 @@ class Codec(ABC):
     standard: str = ""  # the listed codec of the same family, whose measured rate may serve
     # Memory traffic for unmeasured seconds: B moved per B of (values, packet, values).
     encode_traffic: float
-    encode_times: float = 1.0  # as long as the standard codec of the family encodes a byte
+    encode_times: float = 1.0  # s to encode, per s of the standard codec of its family
     add_traffic: float
     decode_traffic: float
     feedback_traffic: float = 9.0  # add 3, look for NaN 1, decode 2, subtract 3
