@@ -13,9 +13,9 @@ CHUNK = 1 << 17
 
 def transposed_product(matrix: Array, columns: Array) -> Array:
     """Return M^T P, (cols, rank) float32, of M (rows, cols) and P (rows, rank)."""
-    if device(matrix) is not None:
+    if module_of(matrix) is not np:
         return matrix.T @ columns
-    # A row of P at a time: on a processor a library's product of M^T takes twice as long.
+    # A column of P at a time: NumPy's product of M^T takes twice as long.
     return np.stack([column @ matrix for column in columns.T.copy()], axis=1)
 
 
