@@ -6,6 +6,9 @@ import sys
 def main() -> int:
     """Run the command line; an interrupt while it is imported leaves no traceback."""
     try:
+        from commsched.interrupts import raise_dropped_interrupts
+
+        raise_dropped_interrupts()
         from commsched.cli.main import main as run
 
         return run()

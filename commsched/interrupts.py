@@ -1,9 +1,36 @@
-"""What Ctrl-C does in a block."""
+"""What Ctrl-C does in a block, and where Python drops it."""
 
+import _thread
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import current_thread, main_thread
+from time import sleep
+
+AGAIN = 1e-3  # s until a dropped interrupt is raised again: the callback that dropped it has ended
+
+
+def raise_dropped_interrupts() -> None:
+    """Raise an interrupt again where Python only prints it: in a weak reference's callback."""
+    show = sys.unraisablehook
+
+    def hook(dropped: "sys.UnraisableHookArgs", /) -> None:
+        if issubclass(dropped.exc_type, KeyboardInterrupt):
+            _thread.start_new_thread(_raise_in_main_thread, ())  # takes no lock of `threading`
+        else:
+            show(dropped)
+
+    sys.unraisablehook = hook
+
+
+def _raise_in_main_thread() -> None:
+    """Raise KeyboardInterrupt there without a signal, whose handler may count its calls."""
+    import ctypes
+
+    sleep(AGAIN)
+    main = ctypes.c_ulong(main_thread().ident or 0)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(KeyboardInterrupt))
 
 
 @contextmanager

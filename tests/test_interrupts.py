@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from itertools import count
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from commsched.__main__ import main as start
 from commsched.cli.main import main
 from commsched.cli.signals import Spare, one_interrupt
+from commsched.interrupts import raise_dropped_interrupts
 from commsched.plan import file as plan_file
 from tests.support.jobs import ROOT
 
@@ -134,6 +136,23 @@ def test_an_interrupt_of_what_only_adds_to_a_result_is_no_time_limit():
     with pytest.raises(KeyboardInterrupt):
         spare.made("signals", lambda: signal.raise_signal(signal.SIGINT), None)
     assert spare.left_out == []
+
+
+def test_an_interrupt_in_a_callback_that_drops_it_is_raised_later(monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    raise_dropped_interrupts()
+    watched = [set[int]()]
+    watch = weakref.ref(watched[0], lambda _: signal.raise_signal(signal.SIGINT))
+
+    def compute() -> None:
+        watched.clear()
+        end = time.monotonic() + 10.0
+        while time.monotonic() < end:
+            pass
+
+    with one_interrupt(), pytest.raises(KeyboardInterrupt):
+        compute()
+    assert watch() is None
 
 
 def test_an_interrupt_while_the_command_line_is_imported_leaves_no_traceback(monkeypatch):

@@ -1,12 +1,10 @@
 """End a command together with the processes that it has started; finish what it has done."""
 
-import gc
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import current_thread, main_thread
 from time import process_time
-from types import FrameType
 from typing import NoReturn, TypeVar
 
 from commsched.errors import TooLittleTime
@@ -14,8 +12,6 @@ from commsched.interrupts import on_interrupt
 
 FIRST_CALL, LAST_CALL = 1.05, 1.1  # of a time limit that a search has not kept by itself
 MOST = 1.15  # of a time limit: what the result can do without has ended
-AGAIN = 1e-3  # s until the next try where an interrupt would be lost
-WEAK = ("weakref", "_weakrefset")  # modules whose callbacks end unnoticed
 
 
 def end_well() -> None:
@@ -71,11 +67,8 @@ def time_limit(seconds: float | None) -> Iterator[Callable[[], bool]]:
         return
     calls = 0
 
-    def interrupt(_: int, frame: FrameType | None) -> None:
+    def interrupt(*_: object) -> None:
         nonlocal calls
-        if _loses_errors(frame):
-            signal.setitimer(signal.ITIMER_PROF, AGAIN)
-            return
         calls += 1
         signal.setitimer(signal.ITIMER_PROF, (LAST_CALL - FIRST_CALL) * seconds * (calls == 1))
         raise KeyboardInterrupt
@@ -87,16 +80,6 @@ def time_limit(seconds: float | None) -> Iterator[Callable[[], bool]]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
-
-
-def _loses_errors(frame: FrameType | None) -> bool:
-    """Tell whether Python drops an error here: in callbacks of weakref and of the collector."""
-    called = [getattr(callback, "__code__", None) for callback in gc.callbacks]
-    while frame is not None:
-        if frame.f_globals.get("__name__") in WEAK or frame.f_code in called:
-            return True
-        frame = frame.f_back
-    return False
 
 
 @contextmanager
