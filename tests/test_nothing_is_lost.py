@@ -49,7 +49,7 @@ class Drawn(Emulated):
 def training(strategy: str, pairs: list[tuple[str, str]]) -> InProcessTraining:
     """One bucket for each pair of methods: the second follows the first at step SWITCH."""
     firsts = [first for first, _ in pairs]
-    made = plans.plan(plans.graph([NUMEL] * len(pairs)), MACHINE, firsts, mean=False)
+    made = plans.plan(plans.graph([NUMEL] * len(pairs), rows=10), MACHINE, firsts, mean=False)
     method = {f"l{i}.weight": later for i, (_, later) in enumerate(pairs)}
     first = {f"l{i}.weight": name for i, name in enumerate(firsts)}
     launches = [replace(x, method=first[x.pieces[0].tensor]) for x in made.launches]

@@ -98,7 +98,7 @@ def test_a_lossy_codec_is_used_only_where_it_is_allowed():
     [("topk:0.0010", "+topk:0.001"), ("qsgd", "+qsgd:4"), ("powersgd:01", "powersgd:1")],
 )
 def test_what_is_allowed_may_have_parameters(allowed, chosen):
-    net, on = graph([10**7]), machine(2, 1)
+    net, on = graph([10**7], rows=2500), machine(2, 1)
     (launch,) = make_plan(Request(net=net, machine=on, bucket=1e9, lossy=(allowed,))).launches
     assert launch.method.endswith(chosen)
 

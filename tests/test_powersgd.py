@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from commsched.errors import CommschedError
 from commsched.exchange.lockstep import fresh_states, run_method
 from commsched.exchange.registry import METHODS, find_method
-from commsched.methods.powersgd import orthonormal, shape_of
+from commsched.methods.powersgd import orthonormal, parts_of
+from commsched.net.bucket import BucketSpec, Piece
+from commsched.net.graph import Tensor
 from tests.support.gradients import bits, group, rounded, spec
 from tests.test_methods import assert_equal_bits, run, steps
 
@@ -30,7 +32,8 @@ def test_powersgd_loses_nothing(shape, rank):
 
 @given(numel=st.integers(1, 400), rank=st.integers(1, 4), seed=st.integers(0, 9))
 def test_a_matrix_of_that_rank_comes_through_at_once(numel, rank, seed):
-    rows, cols, kept = shape_of(numel, rank)
+    (part,) = parts_of(spec(numel), rank)
+    rows, cols, kept = part.rows, part.cols, part.rank
     rng = np.random.default_rng(seed)
     one = (rng.standard_normal((rows, kept)) @ rng.standard_normal((kept, cols))).ravel()[:numel]
     if rows * cols != numel:
@@ -41,6 +44,57 @@ def test_a_matrix_of_that_rank_comes_through_at_once(numel, rank, seed):
     # Products of up to 20 columns; random starts are near to dependent at times.
     size = np.abs(total).max(initial=0)
     np.testing.assert_allclose(states[0]["result"], total, atol=5e-3 * size + 1e-6)
+
+
+MIXED = {
+    "conv": Tensor(name="conv", shape=(6, 4, 3)),
+    "bias": Tensor(name="bias", shape=(6,)),
+    "scale": Tensor(name="scale", shape=(9, 1)),
+    "table": Tensor(name="table", shape=(40, 12)),
+}
+
+
+@given(cut=st.integers(1, 40), rank=st.integers(1, 2), seed=st.integers(0, 9))
+def test_each_tensor_of_a_bucket_is_a_matrix_and_vectors_are_exact(cut, rank, seed):
+    rng, runs = np.random.default_rng(seed), []
+    for tensor in MIXED.values():
+        rows, cols = tensor.shape[0], tensor.numel // tensor.shape[0]
+        factors = rng.standard_normal((rows, rank)), rng.standard_normal((rank, cols))
+        runs.append((factors[0] @ factors[1]).ravel())
+    runs[-1] = runs[-1][: 12 * cut]  # of the last tensor a bucket may have some rows
+    pieces = tuple(Piece(name, 0, len(run)) for name, run in zip(MIXED, runs, strict=True))
+    mixed, whole = BucketSpec.of(pieces, MIXED), np.concatenate(runs)
+    grads = [(whole * (r + 1)).astype(np.float32) for r in range(3)]
+    results = []
+    for name in (f"powersgd:{rank}", "ring+dense"):
+        states = fresh_states([grad.copy() for grad in grads], 1, "b")
+        run_method(find_method(name), mixed, group(1, 3), states)
+        assert_equal_bits(states)
+        results.append(states[0]["result"])
+    found, dense = results
+    np.testing.assert_allclose(found, dense, atol=5e-3 * np.abs(dense).max())
+    np.testing.assert_allclose(found[72:87], dense[72:87], rtol=1e-6)
+
+
+def test_a_bucket_of_vectors_is_summed_at_once():
+    method, pieces = METHODS["powersgd:1"], (Piece("bias", 0, 6), Piece("scale", 0, 9))
+    vectors = BucketSpec.of(pieces, MIXED)
+    assert len(method.phases(vectors, group(1, 3))) == 1
+    states = fresh_states([np.arange(r, r + 15, dtype=np.float32) for r in range(3)], 1, "b")
+    for state in states:
+        state["lost"] = np.full(15, 2, np.float32)  # of a method that the plan had before
+    total = np.sum([state["gradient"] for state in states], axis=0) + 6
+    run_method(method, vectors, group(1, 3), states)
+    for state in states:
+        np.testing.assert_array_equal(state["result"], total)
+        assert not state["lost"].any()
+
+
+def test_the_bytes_are_those_of_narrow_matrices():
+    pieces = tuple(Piece(name, 0, tensor.numel) for name, tensor in MIXED.items())
+    left, right = METHODS["powersgd:2"].phases(BucketSpec.of(pieces, MIXED), group(1, 2))
+    assert left.payload.spec.numel == 2 * (6 + 40) + 15  # of the vectors
+    assert right.payload.spec.numel == 2 * (12 + 12)
 
 
 def test_a_zero_gradient_does_not_end_the_sending():

@@ -132,6 +132,9 @@ class Method(ABC):
     lists: bool = False
     static: bool = False  # is for gradients whose non-zeros stay where they are
     sparse: bool = False  # sends non-zeros alone, so that a selection may stand before it
+    # The pair that sums narrow matrices, two of each tensor of a bucket, instead of the tensors; ""
+    # if the method does not see tensors as matrices.
+    matrix_sums: str = ""
     codec: Codec | None = None  # if the method is a pair of a collective and a codec
     # If True, a rank brings or gets only its shard of the bucket, see `exchange.sharded`, and the
     # bucket has memory only while it is under way.
@@ -181,8 +184,15 @@ class Method(ABC):
         return self.lists
 
     def seen(self, spec: BucketSpec, group: Group) -> BucketSpec:
-        """Return a bucket's content as the method gets it: without `takes_lists` never as lists."""
-        return replace(spec, lists=False) if spec.lists and not self.takes_lists(group) else spec
+        """Return a bucket's content as the method gets it.
+
+        Without `takes_lists` never as lists, without `matrix_sums` without the tensors' widths.
+        """
+        lists = spec.lists and self.takes_lists(group)
+        widths = spec.widths if self.matrix_sums else ()
+        if (lists, widths) == (spec.lists, spec.widths):
+            return spec
+        return replace(spec, lists=lists, widths=widths)
 
     @abstractmethod
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase | Choice, ...]:

@@ -1,8 +1,9 @@
 """PowerSGD: `powersgd:RANK`, two small sums instead of one large, with feedback and warm start."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -26,149 +27,230 @@ STANDARD = "powersgd:2"
 LEAST = 1e-6  # norm of a column, relative to the largest, below which the column adds nothing
 
 
-class MatrixShape(NamedTuple):
-    """A bucket as a matrix, filled up with zeros."""
+class Part(NamedTuple):
+    """Elements [start, stop) of a bucket as a matrix filled up with zeros; rank 0: as they are."""
 
+    start: int
+    stop: int
     rows: int
     cols: int
     rank: int
 
+    def of(self, bucket: Array) -> Array:
+        """The part's elements of a bucket."""
+        return bucket[self.start : self.stop]
 
-def shape_of(numel: int, rank: int) -> MatrixShape:
-    """Return the shape nearest to a square."""
-    rows = max(1, math.isqrt(numel))
-    cols = max(1, -(-numel // rows))
-    return MatrixShape(rows, cols, min(rank, rows, cols))
+    @property
+    def left(self) -> int:
+        """Numbers that the first sum has of the part."""
+        return self.rows * self.rank or self.stop - self.start
+
+    @property
+    def right(self) -> int:
+        """Numbers that the second sum has of the part."""
+        return self.cols * self.rank
+
+
+def parts_of(spec: BucketSpec, rank: int) -> tuple[Part, ...]:
+    """Make a matrix of each tensor, (first size, product of the others).
+
+    Where two narrow matrices are no smaller, as of a vector, the elements stay as they are. Of a
+    bucket whose tensors are not known a matrix is made that is nearest to a square.
+    """
+    found: list[Part] = []
+    if not spec.widths:
+        return (_part(0, spec.numel, -(-spec.numel // max(1, math.isqrt(spec.numel))), rank),)
+    for (start, stop), width in zip(pairwise(spec.bounds.tolist()), spec.widths, strict=True):
+        part = _part(start, stop, width, rank)
+        if part.left + part.right >= stop - start:
+            start = found.pop().start if found and not found[-1].rank else start
+            part = Part(start, stop, 0, 0, 0)
+        found.append(part)
+    return tuple(found)
+
+
+def _part(start: int, stop: int, cols: int, rank: int) -> Part:
+    cols = max(1, min(cols, stop - start))
+    rows = max(1, -(-(stop - start) // cols))
+    return Part(start, stop, rows, cols, min(rank, rows, cols))
+
+
+def split(values: Array, sizes: Iterable[int]) -> list[Array]:
+    """Views of consecutive runs of an array."""
+    return [values[start:stop] for start, stop in pairwise(accumulate(sizes, initial=0))]
 
 
 class PowerSgd(Method):
     """Sum P = M Q over the ranks, make its columns orthonormal, sum Q = M^T P; the sum is P Q^T.
 
-    M is the bucket plus what was kept of earlier buckets, as one nearly square matrix. The next
-    step starts from Q; a rank keeps M - P (M^T P)^T of its own M. A gradient that is not finite
-    makes the result NaN on all ranks, and changes neither Q nor what was kept. P is made
-    orthonormal by NumPy, from 4 RANK sqrt(n) bytes, and P Q^T added up in one order, so that a GPU
-    and a processor have equal bits; M Q and M^T P are only used as sums, and round as the device
-    does. Good for large dense tensors: 8 RANK sqrt(n) bytes instead of 4 n. Source: Vogels,
-    Karimireddy & Jaggi, "PowerSGD", NeurIPS 2019 (there for each weight matrix apart).
+    M is a tensor of the bucket plus what was kept of earlier gradients, as a matrix; vectors are
+    summed as they are, with P. The next step starts from Q; a rank keeps M - P (M^T P)^T of its own
+    M. A gradient that is not finite makes the result NaN on all ranks, and changes neither Q nor
+    what was kept. P is made orthonormal by NumPy and P Q^T added up in one order, so that a GPU and
+    a processor have equal bits; M Q and M^T P are only used as sums, and round as the device does.
+    Good for large dense tensors: 4 RANK (m + n) bytes instead of 4 m n. Source: Vogels,
+    Karimireddy & Jaggi, "PowerSGD", NeurIPS 2019.
     """
 
     lossless = False
+    matrix_sums = "ring+dense"
 
     def __init__(self, rank: int) -> None:
         self.name = f"powersgd:{rank}"
         self._rank = rank
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
-        shape = shape_of(spec.numel, self._rank)
-        product, spreading = product_seconds(spec.numel, shape), spread_seconds(spec.numel, shape)
+        parts = parts_of(spec, self._rank)
+        matrices = [part for part in parts if part.rank]
+        product = sum_of(product_seconds, matrices)
+        spreading = sum_of(spread_seconds, matrices)
         values = copy_seconds(4.0 * spec.numel)
-        left = self._phase("left", shape.rows, shape, group)
-        right = self._phase("right", shape.cols, shape, group)
-        return (
-            replace(
-                left,
-                take=lambda state: take_left(state, shape),
-                give=lambda state, total: give_left(state, total, shape),
-                # The gradient and what was kept are read, and their sum is written.
-                take_seconds=lambda device: product(device) + 1.5 * values(device),
-                give_seconds=lambda device: 2.0 * shape.rows * shape.rank**2 / device.flops,
-            ),
-            replace(
-                right,
-                take=take_right,
-                give=lambda state, total: give_right(state, total, shape),
-                take_seconds=product,
-                # The result; whether it is finite; the loss, for which the values are read again.
-                give_seconds=lambda device: 2 * spreading(device) + values(device),
+        left = replace(
+            _phase("left", sum(part.left for part in parts), group),
+            take=lambda state: take_left(state, parts),
+            give=lambda state, total: give_left(state, total, parts),
+            # The gradient and what was kept are read, and their sum is written.
+            take_seconds=lambda device: product(device) + 1.5 * values(device),
+            give_seconds=lambda device: (
+                2.0 * sum(part.left * part.rank for part in parts) / device.flops
             ),
         )
-
-    @staticmethod
-    def _phase(name: str, side: int, shape: MatrixShape, group: Group) -> Phase:
-        """Make a dense ring of `side` rows of the rank; the caller sets `take` and `give`."""
-        schedule, spec = route("ring", group), BucketSpec.uniform(side * shape.rank)
-        return Phase(
-            name=name,
-            schedule=schedule,
-            payload=Payload.reducing(schedule, CODECS["dense"], spec),
-            take=take_right,
-            give=lambda state, total: None,
+        if not matrices:
+            return (replace(left, give=lambda state, total: give_whole(state, total, parts)),)
+        right = replace(
+            _phase("right", sum(part.right for part in parts), group),
+            take=lambda state: take_right(state, parts),
+            give=lambda state, total: give_right(state, total, parts),
+            take_seconds=product,
+            # The result; whether it is finite; the loss, for which the values are read again.
+            give_seconds=lambda device: 2 * spreading(device) + values(device),
         )
+        return left, right
 
 
-def product_seconds(numel: int, shape: MatrixShape) -> Callable[[Device], float]:
-    """Seconds to multiply the bucket by a narrow matrix: arithmetic, or reading it once."""
-    operations = 2.0 * numel * shape.rank
-
-    def seconds(device: Device) -> float:
-        read = 4.0 * numel / device.bandwidth
-        return max(operations / (device.flops * device.efficiency), read)
-
-    return seconds
+def _phase(name: str, numel: int, group: Group) -> Phase:
+    """Sum some numbers; the caller sets `take` and `give`."""
+    collective, _, codec = PowerSgd.matrix_sums.partition("+")
+    schedule, spec = route(collective, group), BucketSpec.uniform(numel)
+    payload = Payload.reducing(schedule, CODECS[codec], spec)
+    return Phase(name=name, schedule=schedule, payload=payload)
 
 
-def spread_seconds(numel: int, shape: MatrixShape) -> Callable[[Device], float]:
-    """Seconds to multiply two narrow matrices: arithmetic in the cache, and writing the bucket."""
-    operations = (2.0 * shape.rank - 1.0) * numel
-
-    def seconds(device: Device) -> float:
-        return operations / (device.flops * device.efficiency) + 4.0 * numel / device.bandwidth
-
-    return seconds
+def sum_of(
+    seconds: Callable[[Part, Device], float], parts: list[Part]
+) -> Callable[[Device], float]:
+    """Seconds of the same work on each part."""
+    return lambda device: sum(seconds(part, device) for part in parts)
 
 
-def take_left(state: State, shape: MatrixShape) -> Array:
-    """Return M Q, (rows rank,); M is the gradient plus what was kept."""
-    gradient, (rows, cols, _) = state["gradient"], shape
+def product_seconds(part: Part, device: Device) -> float:
+    """Seconds to multiply the part by a narrow matrix: arithmetic, or reading it once."""
+    numel = part.stop - part.start
+    operations = 2.0 * numel * part.rank
+    return max(operations / (device.flops * device.efficiency), 4.0 * numel / device.bandwidth)
+
+
+def spread_seconds(part: Part, device: Device) -> float:
+    """Seconds to multiply two narrow matrices: arithmetic in the cache, and writing the part."""
+    numel = part.stop - part.start
+    operations = (2.0 * part.rank - 1.0) * numel
+    return operations / (device.flops * device.efficiency) + 4.0 * numel / device.bandwidth
+
+
+def take_left(state: State, parts: tuple[Part, ...]) -> Array:
+    """Return M Q of each part, or the part itself: (numbers of the first sum,)."""
+    gradient = state["gradient"]
+    module = module_of(gradient)
     if "powersgd right" not in state:
-        state["powersgd right"] = module_of(gradient).asarray(start_of(state, shape))
-        state["lost"] = np.zeros_like(gradient)
-    wanted = module_of(gradient).empty(rows * cols, np.float32)
-    wanted[len(gradient) :] = 0
+        state["powersgd right"] = module.asarray(start_of(state, parts))
+        state["lost"] = state.get("lost", np.zeros_like(gradient))
+    wanted, products = [], []
     with np.errstate(over="ignore", invalid="ignore"):
-        np.add(gradient, state["lost"], out=wanted[: len(gradient)])
-        state["powersgd wanted"] = wanted.reshape(rows, cols)
-        return (state["powersgd wanted"] @ state["powersgd right"]).reshape(-1)
+        for part, right in zip(parts, _columns(state["powersgd right"], parts), strict=True):
+            numel = part.stop - part.start
+            sums = module.empty(part.rows * part.cols if part.rank else numel, np.float32)
+            sums[numel:] = 0
+            np.add(part.of(gradient), part.of(state["lost"]), out=sums[:numel])
+            if part.rank:
+                sums = sums.reshape(part.rows, part.cols)
+            wanted.append(sums)
+            products.append((sums @ right).reshape(-1) if part.rank else sums)
+    state["powersgd wanted"] = wanted
+    return module.concatenate(products)
 
 
-def start_of(state: State, shape: MatrixShape) -> Array:
-    """Draw random columns to start from, (cols, rank) float32, equal on all ranks."""
+def _columns(values: Array, parts: tuple[Part, ...]) -> list[Array]:
+    """Views of the second sum's numbers: (cols, rank) of each part."""
+    runs = split(values, (part.right for part in parts))
+    return [run.reshape(part.cols, part.rank) for part, run in zip(parts, runs, strict=True)]
+
+
+def start_of(state: State, parts: tuple[Part, ...]) -> Array:
+    """Draw random columns to start from, float32 as in the second sum, equal on all ranks."""
     draw = generator(state["seed"], state["step"], 0, f"{state['name']}/right")
-    return draw.standard_normal((shape.cols, shape.rank), np.float32)
+    return draw.standard_normal(sum(part.right for part in parts), np.float32)
 
 
-def give_left(state: State, total: Array, shape: MatrixShape) -> None:
-    """Keep the sum's orthonormal columns: P."""
-    found = orthonormal(on_host(total).reshape(shape.rows, shape.rank))
-    state["powersgd left"] = module_of(total).asarray(found)
+def give_left(state: State, total: Array, parts: tuple[Part, ...]) -> None:
+    """Keep the orthonormal columns of each part's sum, P; write the other sums to the gradient."""
+    sizes = [part.left for part in parts]
+    sums, found = split(on_host(total), sizes), list[Array | None]()
+    for part, values, on_device in zip(parts, sums, split(total, sizes), strict=True):
+        if part.rank:
+            columns = orthonormal(values.reshape(part.rows, part.rank))
+            found.append(module_of(total).asarray(columns))
+        else:
+            part.of(state["gradient"])[:] = on_device
+            found.append(None)
+    state["powersgd left"] = found
 
 
-def take_right(state: State) -> Array:
-    """Return M^T P, (cols rank,)."""
+def take_right(state: State, parts: tuple[Part, ...]) -> Array:
+    """Return M^T P of each part: (numbers of the second sum,)."""
+    own = []
     with np.errstate(over="ignore", invalid="ignore"):
-        own = transposed_product(state["powersgd wanted"], state["powersgd left"])
-    state["powersgd own"] = own
-    return own.reshape(-1).copy()
+        for part, wanted, left in zip(
+            parts, state["powersgd wanted"], state["powersgd left"], strict=True
+        ):
+            if part.rank:
+                own.append(transposed_product(wanted, left).reshape(-1))
+    state["powersgd own"] = module_of(own[0]).concatenate(own)
+    return state["powersgd own"].copy()
 
 
-def give_right(state: State, total: Array, shape: MatrixShape) -> None:
+def give_right(state: State, total: Array, parts: tuple[Part, ...]) -> None:
     """Write the sum, P Q^T, over the gradient; keep this rank's loss."""
-    result, left = state["gradient"], state["powersgd left"]
-    right = total.reshape(shape.cols, shape.rank)
+    result, lost = state["gradient"], state["lost"]
     state["result"] = result
+    lefts, rights = state["powersgd left"], _columns(total, parts)
     with np.errstate(over="ignore", invalid="ignore"):
-        spread(left, right, result)
+        for part, left, right in zip(parts, lefts, rights, strict=True):
+            if part.rank:
+                spread(left, right, part.of(result))
     if not finite(result):
         result[:] = np.nan  # on all ranks; the next step starts from the old Q
         return
-    wanted = state["powersgd wanted"].reshape(-1)[: len(result)]
-    spread(left, state["powersgd own"], state["lost"], wanted)
-    sent = right.any(axis=0)
-    if not sent.all():  # a column of zeros would stay zero and never send anything
-        start = module_of(right).asarray(start_of(state, shape))
-        right = np.where(sent, right, start)
-    state["powersgd right"] = right
+    owns = _columns(state["powersgd own"], parts)
+    for part, left, own, wanted in zip(parts, lefts, owns, state["powersgd wanted"], strict=True):
+        if part.rank:
+            spread(left, own, part.of(lost), wanted.reshape(-1)[: part.stop - part.start])
+        else:
+            part.of(lost)[:] = 0
+    sent = [right.any(axis=0) for right in rights]
+    if module_of(total).concatenate(sent).all():
+        state["powersgd right"] = total
+        return
+    # A column of zeros would stay zero and never send anything.
+    starts = _columns(module_of(total).asarray(start_of(state, parts)), parts)
+    found = [np.where(*one).reshape(-1) for one in zip(sent, rights, starts, strict=True)]
+    state["powersgd right"] = module_of(total).concatenate(found)
+
+
+def give_whole(state: State, total: Array, parts: tuple[Part, ...]) -> None:
+    """End a bucket without matrices, whose second sum would be empty."""
+    give_left(state, total, parts)
+    state["powersgd own"] = total[:0]
+    give_right(state, total[:0], parts)
 
 
 def orthonormal(matrix: Array) -> Array:

@@ -55,12 +55,14 @@ class BucketSpec:
 
     pieces: tuple[tuple[Sparsity, int, int, int], ...]  # (law, tensor's numel, start, stop)
     lists: bool = False  # the gradients of all pieces are handed over as lists
+    # Elements that an index of the first dimension of each piece's tensor has; (): not known.
+    widths: tuple[int, ...] = ()
     slots: Slots | None = None  # of activations that travel to experts and back
 
     @classmethod
     def of(cls, pieces: tuple[Piece, ...], tensors: Mapping[str, Tensor]) -> "BucketSpec":
         """Look up each piece's tensor; unknown names and ranges outside a tensor are refused."""
-        rows = []
+        rows, widths = [], []
         for name, start, stop in pieces:
             if name not in tensors:
                 raise CommschedError(f"no tensor named {name!r} in the net")
@@ -71,7 +73,9 @@ class BucketSpec:
                     f" <= {tensor.numel}"
                 )
             rows.append((tensor.sparsity, tensor.numel, start, stop))
-        return cls(tuple(rows), all(tensors[name].lists for name, *_ in pieces))
+            widths.append(tensor.numel // tensor.shape[0])
+        lists = all(tensors[name].lists for name, *_ in pieces)
+        return cls(tuple(rows), lists, tuple(widths))
 
     @classmethod
     def uniform(cls, numel: int, density: float = 1.0) -> "BucketSpec":

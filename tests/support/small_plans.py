@@ -30,15 +30,19 @@ def machine(nodes: int = 1, lanes: int = 4, jitter: float = 0.0) -> Machine:
     )
 
 
-def graph(sizes: list[int], seconds: float = 1e-3) -> Net:
-    """A chain of layers; backward takes twice as long as forward."""
+def graph(sizes: list[int], seconds: float = 1e-3, rows: int = 0) -> Net:
+    """A chain of layers of vectors, or of matrices; backward takes twice as long as forward."""
+
+    def shape(size: int) -> tuple[int, ...]:
+        return (rows, size // rows) if rows else (size,)
+
     layers = tuple(
         Layer(
             name=f"l{i}",
             after=(f"l{i - 1}",) if i else (),
             forward=seconds,
             backward=2 * seconds,
-            tensors=(Tensor(name=f"l{i}.weight", shape=(size,)),),
+            tensors=(Tensor(name=f"l{i}.weight", shape=shape(size)),),
             activation=100.0,
         )
         for i, size in enumerate(sizes)

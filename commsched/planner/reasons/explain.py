@@ -165,7 +165,7 @@ def _reason(
     spec = _spec(problem, choice.bucket)
 
     def seconds(number: int) -> float:
-        if not exactly and not choice.bucket.sparse:
+        if not exactly and problem.prices.follows_size(choice.bucket, number):
             return problem.prices.unpacked_of_size(choice.bucket.numel, number)
         return problem.prices.unpacked(spec, number)
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from commsched.arrays import Bools, Floats, Ints
 from commsched.planner.search.problem import Problem
-from commsched.planner.space import Bucket, Candidate, MethodChoice, Unit, bucket
+from commsched.planner.space import Bucket, Candidate, MethodChoice, Unit, bucket, spec_of
 from commsched.simulate.clocks import Clocks
 
 STREAMS = ("encode", "exchange", "decode")
@@ -65,7 +65,9 @@ class _Segments:
         plain = np.flatnonzero(~self.special)
         for number in prices.plain:
             where = plain[self._allowed(number)[plain]] if self.problem.guard.active else plain
-            if len(where):
+            if len(where) and prices.methods[number].matrix_sums:
+                offer(where, number, self._of_matrices(number)[:, :, where])
+            elif len(where):
                 offer(where, number, prices.by_size(number, self.numel[where]))
         for i in np.flatnonzero(self.special).tolist():
             made = self.bucket(int(self.start[i]), int(self.last[i]) + 1)
@@ -73,6 +75,14 @@ class _Segments:
                 rows = prices.rows([made], [number], 0.0)
                 offer(np.array([i]), number, rows.seconds)
         return list(zip(method, costs, strict=True))
+
+    def _of_matrices(self, number: int) -> Floats:
+        """(4, 2, segments) s of a method with `matrix_sums`."""
+        prices, net = self.problem.prices, self.problem.request.net
+        units = [prices.matrix_work(spec_of(bucket([u]), net), number) for u in self.units]
+        summed = [np.cumsum([0.0 * some[0], *some], axis=0) for some in zip(*units, strict=True)]
+        work, numel = (each[self.last + 1] - each[self.start] for each in summed)
+        return prices.with_matrix_sums(np.moveaxis(work, 0, -1), numel.T, number)
 
     def _allowed(self, number: int) -> Bools:
         """Whether all units of each segment may have a method."""

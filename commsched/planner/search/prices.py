@@ -14,6 +14,7 @@ import numpy.typing as npt
 from commsched.cost import price
 from commsched.cost.chain import messages_in_turn
 from commsched.exchange.method import Choice, Method, Phase, resolved
+from commsched.exchange.registry import find_method
 from commsched.machine.library import algorithm_of
 from commsched.net.bucket import BucketSpec
 from commsched.net.sparsity import Sparsity
@@ -37,6 +38,7 @@ Ints = npt.NDArray[np.int64]
 
 LINEAR = 2e-3  # relative error of a curve between two of its points
 ROWS = {Kind.DECIDE: 0, Kind.ENCODE: 1, Kind.EXCHANGE: 2, Kind.DECODE: 3}  # of a price
+EXCHANGED = np.array([kind is Kind.EXCHANGE for kind in ROWS])[:, None, None]
 DEPTH = 7  # halvings of a gap, at most
 LOOKS = 33  # sizes at which a library is asked for its algorithm, at first
 
@@ -84,6 +86,7 @@ class Prices:
         self.group = request.machine.everyone
         self.wakeup = request.machine.wakeup * request.net.occupies_cores
         self._turns: dict[tuple[int, int], Floats] = {}  # by method and elements
+        self._matrices: dict[tuple[BucketSpec, int], tuple[Floats, Floats]] = {}
         self.methods: list[Method] = []
         self.free: list[int] = []  # methods that any bucket may have
         self.plain: list[int] = []  # of these, what a bucket without zeros may have
@@ -114,8 +117,32 @@ class Prices:
         """(4, phases) s of one bucket."""
         return self._priced(self.methods[method], spec, self.limit)
 
+    def matrix_work(self, spec: BucketSpec, method: int) -> tuple[Floats, Floats]:
+        """Work of one bucket without its exchanges, (4, 2) s, and elements of each: (2,).
+
+        For a method with `matrix_sums`; both are sums over the bucket's tensors.
+        """
+        key = spec, method
+        if key not in self._matrices:
+            self.check()
+            found, exchanges = self._work(self.methods[method], spec)
+            work, numel = np.zeros((len(ROWS), 2)), np.zeros(2)
+            work[:, : len(exchanges)] = found
+            for number, one in enumerate(exchanges):
+                assert one.payload.spec is not None
+                numel[number] = one.payload.spec.numel
+            self._matrices[key] = work, numel
+        return self._matrices[key]
+
+    def with_matrix_sums(self, work: Floats, numel: Floats, method: int) -> Floats:
+        """Add the exchanges to work like `matrix_work` of n buckets: (4, 2, n) s."""
+        pair = self.add(find_method(self.methods[method].matrix_sums))
+        sums = self.by_size(pair, numel.reshape(-1)).sum(axis=1)
+        found: Floats = work + sums.reshape(len(ROWS), *numel.shape) * (numel > 0) * EXCHANGED
+        return found
+
     def _priced(self, method: Method, spec: BucketSpec, limit: int) -> Floats:
-        key = limit, spec, method.name
+        key = limit, method.seen(spec, self.group), method.name
         if key not in self.tables.exact:
             self.check()
             (self.tables.exact[key],) = _all_seconds([self._work(method, spec)], limit)
@@ -271,7 +298,8 @@ class Prices:
 
     def follows_size(self, bucket: Bucket, method: int) -> bool:
         """Whether the number of elements tells a bucket's price."""
-        return not bucket.sparse or self.methods[method].fixed
+        own = self.methods[method]
+        return not own.matrix_sums and (not bucket.sparse or own.fixed)
 
     def rows(self, buckets: list[Bucket], methods: list[int], apply: float) -> PricedRows:
         """Price buckets with their methods; `apply` [s] per element."""
@@ -286,7 +314,12 @@ class Prices:
             parts.append((where, self.by_size(method, numel[where])))
         for i in np.flatnonzero(~sized).tolist():
             spec = spec_of(buckets[i], self.request.net)
-            parts.append((np.array([i]), self.exact(spec, methods[i])[:, :, None]))
+            if self.methods[methods[i]].matrix_sums:
+                work, own = self.matrix_work(spec, methods[i])
+                found = self.with_matrix_sums(work[:, :, None], own[:, None], methods[i])
+            else:
+                found = self.exact(spec, methods[i])[:, :, None]
+            parts.append((np.array([i]), found))
         most = max((p.shape[1] for _, p in parts), default=1)
         seconds, late = np.zeros((4, most, len(buckets))), np.zeros((most, len(buckets)))
         phases = np.ones(len(buckets), np.int64)
