@@ -11,7 +11,12 @@ from commsched.exchange.registry import METHODS, find_method
 from commsched.methods.powersgd import orthonormal, parts_of
 from commsched.net.bucket import BucketSpec, Piece
 from commsched.net.graph import Tensor
+from commsched.planner.request import Request
+from commsched.planner.search.dynamic import Segments
+from commsched.planner.search.problem import Problem
+from commsched.planner.space import spec_of
 from tests.support.gradients import bits, group, rounded, spec
+from tests.support.small_plans import graph, machine
 from tests.test_methods import assert_equal_bits, run, steps
 
 SHAPES = [(1, 1), (1, 3), (2, 2)]
@@ -95,6 +100,21 @@ def test_the_bytes_are_those_of_narrow_matrices():
     left, right = METHODS["powersgd:2"].phases(BucketSpec.of(pieces, MIXED), group(1, 2))
     assert left.payload.spec.numel == 2 * (6 + 40) + 15  # of the vectors
     assert right.payload.spec.numel == 2 * (12 + 12)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3, 500])  # of each matrix; 0: vectors
+def test_the_search_prices_a_bucket_by_its_matrices(rows):
+    net = graph([1500, 30_000, 6000, 90_000], rows=rows)
+    problem = Problem(Request(net=net, machine=machine(4, 2), lossy=("powersgd:2",)))
+    prices, segments = problem.prices, Segments(problem, problem.units)
+    number = prices.add(METHODS["powersgd:2"])
+    offered = segments.of_matrices(number)
+    for i, (start, last) in enumerate(zip(segments.start, segments.last, strict=True)):
+        made = segments.bucket(start, last + 1)
+        (seconds,) = np.moveaxis(prices.rows([made], [number], 0.0).seconds, 2, 0)
+        exact = prices.exact(spec_of(made, net), number)
+        assert offered[:, :, i].sum() == pytest.approx(seconds.sum(), rel=1e-3)
+        assert seconds.sum() == pytest.approx(exact.sum(), rel=1e-2)  # by curves
 
 
 def test_a_zero_gradient_does_not_end_the_sending():

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from commsched.cost import price
 from commsched.cost.alongside import alongside
 from commsched.exchange.method import Phase
+from commsched.exchange.registry import find_method
 from commsched.machine.model import Group, Machine
 from commsched.net.bucket import BucketSpec
 from commsched.plan.model import Plan
@@ -55,9 +56,10 @@ def teams_of(plan: Plan, launch: int, number: int | None) -> ExchangeTeams:
 @lru_cache(maxsize=2048)
 def content_of(plan: Plan, launch: int) -> BucketSpec | int:
     """Return what tells a launch's bucket from others that cost another time."""
-    spec = plan.spec(plan.launches[launch])
+    own = plan.launches[launch]
+    spec = find_method(own.method).seen(plan.spec(own), plan.group(own))
     dense = all(law.law == "dense" for law, *_ in spec.pieces)
-    return spec.numel if dense and spec.slots is None else spec
+    return spec.numel if dense and spec.slots is None and not spec.widths else spec
 
 
 @lru_cache(maxsize=2048)

@@ -15,7 +15,7 @@ LONGEST = 160  # units in one bucket
 SPARSE = 12  # the limit if every bucket needs a price of its own
 
 
-class _Segments:
+class Segments:
     """Prices of all runs of units: (start, last)."""
 
     def __init__(self, problem: Problem, units: Sequence[Unit]) -> None:
@@ -66,7 +66,7 @@ class _Segments:
         for number in prices.plain:
             where = plain[self._allowed(number)[plain]] if self.problem.guard.active else plain
             if len(where) and prices.methods[number].matrix_sums:
-                offer(where, number, self._of_matrices(number)[:, :, where])
+                offer(where, number, self.of_matrices(number)[:, :, where])
             elif len(where):
                 offer(where, number, prices.by_size(number, self.numel[where]))
         for i in np.flatnonzero(self.special).tolist():
@@ -76,7 +76,7 @@ class _Segments:
                 offer(np.array([i]), number, rows.seconds)
         return list(zip(method, costs, strict=True))
 
-    def _of_matrices(self, number: int) -> Floats:
+    def of_matrices(self, number: int) -> Floats:
         """(4, 2, segments) s of a method with `matrix_sums`."""
         prices, net = self.problem.prices, self.problem.request.net
         units = [prices.matrix_work(spec_of(bucket([u]), net), number) for u in self.units]
@@ -112,7 +112,7 @@ def boundaries(problem: Problem, units: Sequence[Unit], late: bool) -> Candidate
     iteration that it allows. Per boundary up to 6 labels stay, none of which is worse than another
     both in its exchange clock and in its iteration.
     """
-    segments = _Segments(problem, units)
+    segments = Segments(problem, units)
     clock = problem.clock
     remaining = np.array(clock.remaining)
     of_layer = np.zeros(len(remaining))
@@ -172,7 +172,7 @@ def _keep(found: Floats, where: Ints, clocks: Floats, origin: Ints) -> None:
 
 
 def _traced(
-    problem: Problem, segments: _Segments, clocks: Floats, origin: Ints, late: bool
+    problem: Problem, segments: Segments, clocks: Floats, origin: Ints, late: bool
 ) -> Candidate:
     at, label = segments.size, int(clocks[-1, :, 3].argmin())
     choices: list[MethodChoice] = []
