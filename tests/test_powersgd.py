@@ -114,7 +114,7 @@ def test_the_search_prices_a_bucket_by_its_matrices(rows):
         (seconds,) = np.moveaxis(prices.rows([made], [number], 0.0).seconds, 2, 0)
         exact = prices.exact(spec_of(made, net), number)
         assert offered[:, :, i].sum() == pytest.approx(seconds.sum(), rel=1e-3)
-        assert seconds.sum() == pytest.approx(exact.sum(), rel=1e-2)  # by curves
+        assert seconds.sum() == pytest.approx(exact.sum(), rel=2e-2)  # by curves
 
 
 def test_a_zero_gradient_does_not_end_the_sending():
