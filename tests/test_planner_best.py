@@ -21,7 +21,7 @@ from commsched.planner.search.exact import exact
 from commsched.planner.search.problem import BASELINES, Problem
 from commsched.planner.search.timing import iteration
 from commsched.planner.space import Candidate, MethodChoice
-from commsched.simulate.engine import Known
+from commsched.simulate.exchange_costs import Known
 from tests.support import sampling
 from tests.support.small_plans import graph, machine
 

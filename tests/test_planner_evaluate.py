@@ -18,7 +18,7 @@ from commsched.planner.search.problem import Problem
 from commsched.planner.search.shortlist import Shortlist
 from commsched.planner.search.timing import iteration
 from commsched.planner.space import Bucket, Candidate, MethodChoice, bucket
-from commsched.simulate.engine import Known
+from commsched.simulate.exchange_costs import Known
 from tests.support import sampling
 from tests.support.small_plans import FAST, machine
 

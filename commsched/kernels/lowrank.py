@@ -1,4 +1,4 @@
-"""Narrow matrices spread to a wide one, in an order that gives equal bits on every device."""
+"""Products of wide and narrow matrices; sums of narrow ones have equal bits on every device."""
 
 import numpy as np
 

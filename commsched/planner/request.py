@@ -9,7 +9,7 @@ from commsched.exchange.registry import legal_methods, lossy_name
 from commsched.machine.model import Group, Machine
 from commsched.net.graph import Net
 from commsched.plan.model import Launch, Param, Plan
-from commsched.simulate.engine import Known
+from commsched.simulate.exchange_costs import Known
 
 Report = Callable[[str, float], None]  # what was done, and s of the best iteration so far
 

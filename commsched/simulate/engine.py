@@ -7,44 +7,28 @@ import numpy as np
 
 from commsched.arrays import Floats, Ints
 from commsched.cost import price
-from commsched.cost.chain import messages_in_turn
 from commsched.errors import CommschedError
-from commsched.exchange.method import Phase
 from commsched.exchange.registry import method_at
-from commsched.exchange.vote import voting
 from commsched.kernels import random
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op, Role
 from commsched.program.parts import parts_of, seconds, values_of
-from commsched.program.phases import decided_phase
 from commsched.program.placer import EXCHANGES, StreamQueue, serve
 from commsched.program.registry import STRATEGIES
 from commsched.program.slowness import slowness
-from commsched.simulate.breakdown import makeups, processor_seconds
 from commsched.simulate.clocks import Clocks
 from commsched.simulate.core_sharing import CoreSharing, Key, Slower
 from commsched.simulate.cores import ROUNDS, SETTLED
+from commsched.simulate.exchange_costs import ExchangeCosts, Known
 from commsched.simulate.pipelines import PipelineMessages, is_pipeline
 from commsched.simulate.placed import Placed, PlacedAlone, PlacedTurn, Source, Teams, by_source
 from commsched.simulate.result import Prediction
-from commsched.simulate.team_exchange import (
-    Exchanged,
-    ExchangeTeams,
-    content_of,
-    exchanged,
-    machine_of,
-    teams_of,
-)
+from commsched.simulate.team_exchange import teams_of
 from commsched.simulate.turns import SumCost, moving
 
 Progress = Callable[[int], None]
 STEPS = 10  # that a prediction has by default, before the one that ends the last
 MOVES = 2**26  # moves that one simulation plays in about a second
-GRAIN = 1 / 16  # cores: demands of exchanges that differ less count as equal
-SAME = 1e-11  # s: starts that differ less count as equal when an exchange is looked up
-
-# An exchange and how its ranks start one after the other -> ends from the first start on, B sent.
-Known = dict[tuple[object, ...], tuple[Floats, Floats]]
 
 
 class _Simulation:
@@ -61,8 +45,7 @@ class _Simulation:
     ) -> None:
         self.plan = plan
         self.decisions = decisions
-        self.limit = limit
-        self.known = known
+        self.exchanges = ExchangeCosts(plan, decisions, limit, known, coded)
         self.strategy = STRATEGIES[plan.strategy]
         self.placed: list[Placed] = []
         self.ends: dict[Key, Placed] = {}  # what has been placed
@@ -75,9 +58,7 @@ class _Simulation:
         self.sharers: dict[tuple[int, str], list[int]] = {}  # roles of an exchange of this step on
         self.stream: dict[tuple[int, str], str] = {}  # (role, name) of operations
         self.messages: PipelineMessages | None = None
-        self.coded = coded  # s, of an exchange's coding, by plan and operation
         self.coding: dict[tuple[object, ...], float] = {}  # s, by what decides it in this plan
-        self.of_team: dict[object, Exchanged] = {}  # of one team, where several are alike
 
     def step(self, step: int) -> None:
         """Place all operations of one step."""
@@ -98,7 +79,7 @@ class _Simulation:
 
         The old launches have brought the new launches' results of the step before.
         """
-        self.plan = plan
+        self.plan = self.exchanges.plan = plan
         self.coding = {}
         over = max(float(some[0].source.end.max()) for some in by_source(self.placed))
         for clocks in self.clocks:
@@ -163,8 +144,8 @@ class _Simulation:
                 return SumCost(self._coding(op, 0), 0.0)
             teams = teams_of(self.plan, launch, None)
             alone = np.zeros((1, width))
-            found = self._played(op, 0, teams, alone, np.full_like(alone, np.inf))
-            within = self._phase(op, 0).within_seconds(machine.device)
+            found = self.exchanges.played(op, 0, teams, alone, np.full_like(alone, np.inf))
+            within = self.exchanges.phase(op, 0).within_seconds(machine.device)
             return SumCost(float(found.end.max()) + within, float(found.sent.max()))
 
         return PipelineMessages(
@@ -238,12 +219,9 @@ class _Simulation:
         method = str(step) if self.decisions else method_at(launch.method, step).name
         key = op.kind, op.launch, op.phase, op.root, op.alone, method
         if key not in self.coding:
-            numel, phase = values_of(plan, op.launch), self._phase(op, step)
+            numel, phase = values_of(plan, op.launch), self.exchanges.phase(op, step)
             self.coding[key] = seconds(parts_of(plan, op), phase, numel, plan.machine.device)
         return self.coding[key]
-
-    def _phase(self, op: Op, step: int) -> Phase:
-        return decided_phase(self.plan, op, step, self.decisions)
 
     def _exchange(
         self, step: int, roles: Sequence[int], ops: Sequence[Op], starts: Sequence[Floats]
@@ -269,86 +247,28 @@ class _Simulation:
                 f"launch {name!r} exchanges among {teams.ranks.size} of {count} ranks; the"
                 f" {self.plan.strategy!r} strategy exchanges among all"
             )
-        found = self._played(op, step, teams, start[teams.ranks], rest[teams.ranks])
+        found = self.exchanges.played(op, step, teams, start[teams.ranks], rest[teams.ranks])
         end, sent, last = np.zeros(len(start)), np.zeros(len(start)), np.arange(len(start))
         end[teams.ranks], sent[teams.ranks] = found
-        exchange = op.kind is Kind.EXCHANGE
-        within = self._phase(op, step).within_seconds(self.plan.machine.device) if exchange else 0.0
+        within = 0.0
+        if op.kind is Kind.EXCHANGE:
+            within = self.exchanges.phase(op, step).within_seconds(self.plan.machine.device)
         rows = np.arange(len(teams.ranks))
         latest = teams.ranks[rows, start[teams.ranks].argmax(axis=1)]
         last[teams.ranks] = latest[:, np.newaxis]
-        late = self._late(op, step, teams)
+        late = self.exchanges.late(op, step, teams)
         for role, own, begins in zip(roles, ops, starts, strict=True):
             ranks, clocks = self.ranks[role], self.clocks[role]
             begun = np.maximum(begins, start[last[ranks]]) if late else begins
             ends = clocks.exchange(stream, begun, end[ranks], within, late)
             begun = np.minimum(np.maximum(begins, start[last[ranks]]), ends)
             key, alone = (role, step, own.name), float((end[ranks] - begun).mean()) + within
-            demand = self._demand(op, teams, alone, within, float((ends - begun).mean()))
+            demand = self.exchanges.demand(op, teams, alone, within, float((ends - begun).mean()))
             ends = begun + self.sharing.seconds(key, stream, begun, ends - begun, demand)
             self.sharing.dispatched.append((role, begun))
             clocks.free[stream] = ends
             self.sent[role, stream] = ends
             self._note(role, step, own, PlacedAlone(begins, ends, sent[ranks], last[ranks]))
-
-    def _late(self, op: Op, step: int, teams: ExchangeTeams) -> float:
-        """Return how much longer an exchange lasts on ranks that compute on their cores, s.
-
-        Each message of its longest chain waits until the thread that receives it has a core.
-        """
-        machine = self.plan.machine
-        if not (machine.wakeup and self.plan.net.occupies_cores):
-            return 0.0
-        phase = voting(teams.first, lambda _: 0.0) if op.kind is Kind.DECIDE else None
-        phase = phase or self._phase(op, step)
-        schedule, payload = phase.schedule, phase.payload
-        return machine.wakeup * messages_in_turn(schedule, payload, machine, teams.first)
-
-    def _demand(
-        self, op: Op, teams: ExchangeTeams, alone: float, within: float, seconds: float
-    ) -> float:
-        """Return the share of its cores that an exchange keeps busy on a rank for `seconds`.
-
-        alone: seconds that it takes if its ranks do nothing else, `within` of them to sum pieces.
-        """
-        machine = self.plan.machine
-        apart = len(set(np.array(machine.node_of_rank)[teams.ranks[0]].tolist())) > 1
-        busy = (machine.between if apart else machine.inside).busy
-        if not machine.cores or seconds <= 0.0:
-            return 0.0
-        key = id(self.plan), op.name
-        if key not in self.coded:
-            self.coded[key] = makeups(self.plan, [op])[op.name].coded
-        work = processor_seconds(alone, self.coded[key] + within, machine, busy)
-        return round(min(work / machine.alone / seconds, 1.0) / GRAIN) * GRAIN
-
-    def _played(
-        self, op: Op, step: int, teams: ExchangeTeams, start: Floats, rest: Floats
-    ) -> Exchanged:
-        """Return an exchange's end and bytes; equal exchanges are played once.
-
-        start, rest: (teams, members) s, when each begins and for how long its port has been idle.
-        """
-        machine = machine_of(self.plan, op.launch)
-        rest = np.minimum(rest, machine.burst)
-        what: tuple[object, ...] = ()
-        if self.plan.launches and not self.decisions:
-            launch, content = self.plan.launches[op.launch], content_of(self.plan, op.launch)
-            method, who = method_at(launch.method, step).name, (op.team, op.root, launch.among)
-            what = method, content, op.phase, op.kind, self.limit, *who, launch.split
-        if self.known is not None:
-            first = start.min()
-            apart = np.rint(np.stack([start - first, rest]) / SAME).astype(np.int64).tobytes()
-            key = what, apart
-            if key in self.known:
-                after, sent = self.known[key]
-                return Exchanged(first + after, sent)
-        phase = None if op.kind is Kind.DECIDE else self._phase(op, step)
-        of_team = (self.of_team, (launch.group, *what)) if what else None
-        found = exchanged(machine, phase, teams, start, rest, self.limit, of_team)
-        if self.known is not None:
-            self.known[key] = found.end - first, found.sent
-        return found
 
 
 def simulate(

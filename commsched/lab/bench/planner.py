@@ -21,7 +21,7 @@ from commsched.planner.search.improve import SAME
 from commsched.planner.search.problem import BASELINES, Problem
 from commsched.planner.search.timing import iteration
 from commsched.planner.space import Candidate, MethodChoice
-from commsched.simulate.engine import Known
+from commsched.simulate.exchange_costs import Known
 
 COLUMNS = 8192  # candidates of 314 launches that are evaluated
 FAR = 1.1  # baselines that the fast evaluation prices above this are not simulated

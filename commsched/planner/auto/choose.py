@@ -9,7 +9,7 @@ from commsched.planner.auto.learning import may_be_chosen
 from commsched.planner.auto.rows import Row, risky, runner_up
 from commsched.planner.auto.search import Say, Search
 from commsched.planner.request import Request
-from commsched.simulate.engine import Known
+from commsched.simulate.exchange_costs import Known
 from commsched.units import nbytes
 
 LOST = 0.5  # points of accuracy, or per cent of the loss, that a choice may lose by default

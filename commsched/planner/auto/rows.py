@@ -15,7 +15,8 @@ from commsched.planner.registry import FRAMES, OUTLINES
 from commsched.planner.request import Request
 from commsched.program.message_coding import AS_THEY_ARE
 from commsched.program.registry import STRATEGIES
-from commsched.simulate.engine import STEPS, Known, simulate
+from commsched.simulate.engine import STEPS, simulate
+from commsched.simulate.exchange_costs import Known
 from commsched.timeline.totals import median
 
 SHARE = 0.8  # of the links' rates that a row's risk assumes

@@ -23,7 +23,7 @@ from commsched.planner.request import Request
 from commsched.planner.search.timing import iteration
 from commsched.program.expert_groups import COMBINE, DISPATCH, ExpertGroups
 from commsched.program.registry import STRATEGIES
-from commsched.simulate.engine import Known
+from commsched.simulate.exchange_costs import Known
 
 SOLE = "ring+dense"  # of one replica: nothing travels
 Open = tuple[Launch, list[Method]]  # a launch without a method, and those that it may have

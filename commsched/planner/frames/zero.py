@@ -20,7 +20,7 @@ from commsched.planner.request import Request
 from commsched.planner.search.timing import iteration
 from commsched.program.registry import STRATEGIES
 from commsched.program.units import GATHER, REGATHER
-from commsched.simulate.engine import Known
+from commsched.simulate.exchange_costs import Known
 
 STEMS = {"": "g", GATHER: "p", REGATHER: "r"}  # of launches' names, by purpose
 APART = tuple(name for name in SUMS if name != HYBRID)  # shards that are nowhere twice

@@ -30,7 +30,7 @@ from commsched.planner.search.risk import Risk
 from commsched.planner.search.shortlist import Shortlist
 from commsched.planner.search.trials import Trial, Trials, safe
 from commsched.planner.space import Candidate, MethodChoice, Unit, bucket
-from commsched.simulate.engine import Known
+from commsched.simulate.exchange_costs import Known
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)  # buckets of the first plans
 FINAL = 3  # candidates that are simulated

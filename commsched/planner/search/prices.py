@@ -31,7 +31,7 @@ from commsched.program.parts import (
     parts_in,
     seconds,
 )
-from commsched.simulate.engine import Known
+from commsched.simulate.exchange_costs import Known
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -3,7 +3,8 @@
 import numpy as np
 
 from commsched.plan.model import Plan
-from commsched.simulate.engine import STEPS, Known, simulate
+from commsched.simulate.engine import STEPS, simulate
+from commsched.simulate.exchange_costs import Known
 from commsched.simulate.result import Prediction
 
 

@@ -8,7 +8,7 @@ from commsched.planner.deadline import Deadline
 from commsched.planner.search.problem import BASELINES, Placed, Problem
 from commsched.planner.search.timing import iteration
 from commsched.planner.space import Candidate
-from commsched.simulate.engine import Known
+from commsched.simulate.exchange_costs import Known
 
 LAST = 6  # simulations at the end of a search for which time is put aside
 SPARE = 0.25  # share of the time limit that more than one of them may take
