@@ -9,7 +9,7 @@ def prepare_process() -> None:
     Freed memory stays, see `keep_freed_memory`. Linux wakes a sleeping thread when its time is
     over: by default up to 50 us later. On other systems nothing changes.
     """
-    from commsched.run.wire.kept_memory import keep_freed_memory  # commands start without it
+    from commsched.run.job.kept_memory import keep_freed_memory  # commands start without it
 
     end_sleeps_in_time()
     keep_freed_memory(one_heap=True)

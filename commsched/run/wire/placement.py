@@ -14,10 +14,10 @@ from commsched.errors import Agreed, CommschedError
 from commsched.kernels.modules import on_host
 from commsched.run.job import agree
 from commsched.run.job.clock import now
+from commsched.run.job.kept_memory import keep_freed_memory
 from commsched.run.wire.device import HOST, ComputeDevice
 from commsched.run.wire.find_device import find_device
 from commsched.run.wire.host import CUT, PLAIN, PlainPath
-from commsched.run.wire.kept_memory import keep_freed_memory
 from commsched.run.wire.path import Path
 from commsched.run.wire.staging import CHUNK, POINTED, Pointers, StagedPath
 from commsched.timeline.header import Measured
