@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from commsched.net.measured import PROCESSOR, Measured
 from commsched.program.model import CODINGS, Kind
 from commsched.simulate.clocks import under_compute
+from commsched.simulate.core_sharing import Settling
 from commsched.simulate.cores import Tasks, capacities, served, served_beside
 from commsched.simulate.engine import simulate
 from tests.support.small_plans import graph, machine, plan
@@ -231,3 +232,12 @@ def test_polling_that_hides_less_makes_steps_longer():
         made = plan(net, replace(machine(2, 2), overlap=overlap), ["ring+dense"])
         ends.append(simulate(made, 3).timeline().end.max())
     assert ends[0] < ends[1] < ends[2]
+
+
+@pytest.mark.parametrize("slope", [0.0, -0.5, -1.0])
+def test_times_settle_where_tasks_flee_from_each_other(slope):
+    settling, key = Settling(), (0, 0, "b0")
+    for _ in range(3):
+        times = settling.slower.get(key, np.ones(2))
+        settling.go({key: np.array([1.5, 2.0]) + slope * (times - [1.5, 2.0])})
+    np.testing.assert_allclose(settling.slower[key], [1.5, 2.0], rtol=1e-12)

@@ -30,6 +30,32 @@ class _Task(NamedTuple):
         return self.start + self.seconds * self.slower
 
 
+class Settling:
+    """The way to times that do not change any more when all is placed with them."""
+
+    def __init__(self) -> None:
+        self.slower: Slower = {}  # times to place with
+        self._before: dict[Key, tuple[Floats | float, Floats]] = {}  # placed with, and then found
+
+    def go(self, found: Slower) -> None:
+        """Take the next step to where what is found equals what was placed with.
+
+        The whole way, or down to half of it for a task that was found the shorter the longer it was
+        placed: tasks that flee from each other would come and go for ever.
+        """
+        after: Slower = {}
+        for key, times in found.items():
+            placed, step = self.slower.get(key, 1.0), np.ones_like(times)
+            if key in self._before:
+                last, last_times = self._before[key]
+                change = np.asarray(placed - last)
+                slope = (times - last_times) / np.where(change == 0.0, np.inf, change)
+                step = 1.0 / (1.0 - np.clip(slope, -1.0, 0.0))
+            self._before[key] = placed, times
+            after[key] = placed + step * (times - placed)
+        self.slower = after
+
+
 class CoreSharing:
     """Notes what operations take of the cores while they are placed, lasting `slower` times."""
 
@@ -92,8 +118,7 @@ class CoreSharing:
                 one = mine[key]
                 moved += float((one.seconds * np.abs(slower - one.slower)).sum())
                 whole += float((one.seconds * slower).sum())
-                # Half the way: tasks that flee from each other would come and go for ever.
-                found[key] = (slower + one.slower) / 2.0 if self._slower else slower
+                found[key] = slower
         return found, moved / max(whole, TINY)
 
     def _dispatch(self, starts: Sequence[float]) -> Tasks:

@@ -114,7 +114,10 @@ def served_beside(tasks: Tasks, short: Tasks, capacity: float, queue: Ints | Non
     queue = np.append(own, own.max(initial=0) + 1 + np.arange(len(short.start)))
     for _ in range(SHARES):
         end = served(every, capacity, queue)
+        later = np.abs(end[count:] - every.end[count:])
         every = every._replace(end=np.append(tasks.end, end[count:]))
+        if (later <= SETTLED * every.seconds[count:]).all():
+            break
     return end[:count]
 
 

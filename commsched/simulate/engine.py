@@ -17,7 +17,7 @@ from commsched.program.placer import EXCHANGES, StreamQueue, serve
 from commsched.program.registry import STRATEGIES
 from commsched.program.slowness import slowness
 from commsched.simulate.clocks import Clocks
-from commsched.simulate.core_sharing import CoreSharing, Key, Slower
+from commsched.simulate.core_sharing import CoreSharing, Key, Settling, Slower
 from commsched.simulate.cores import ROUNDS, SETTLED
 from commsched.simulate.exchange_costs import ExchangeCosts, Known
 from commsched.simulate.pipelines import PipelineMessages, is_pipeline
@@ -313,11 +313,13 @@ def simulate(
         return simulation
 
     simulation = placed({}, progress)
+    settling = Settling()
     for _ in range(ROUNDS if simulation.sharing.tasks else 0):
-        slower, moved = simulation.sharing.slower(simulation.ranks)
+        found, moved = simulation.sharing.slower(simulation.ranks)
         if moved < SETTLED:
             break
-        simulation = placed(slower, None)
+        settling.go(found)
+        simulation = placed(settling.slower, None)
     memory = simulation.strategy.memory(plan)
     return Prediction(
         plan=plan, steps=steps, placed=simulation.placed, memory=memory, changes=changes
