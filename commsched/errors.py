@@ -18,6 +18,10 @@ class TooLittleTime(CommschedError):
     """A time limit ended before there was anything to tell."""
 
 
+class NotFiniteError(CommschedError):
+    """A gradient has NaN or an infinity: a training with these settings has diverged."""
+
+
 class Agreed(CommschedError):
     """An error that all ranks raise alike, so that each rank can end without waiting for others."""
 

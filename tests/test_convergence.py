@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.lab.convergence import table as convergence
 from commsched.lab.convergence import trainings as bench
@@ -19,10 +20,11 @@ from commsched.lab.convergence.table import CaseResult, ConvergenceTable, Tried
 from commsched.lab.convergence.tables import TABLES
 from commsched.lab.convergence.trainings import ConvergenceRequest
 from commsched.lab.convergence.tuning import best, beyond, tuned
+from commsched.plan import file as plan_file
 from commsched.program.registry import STRATEGIES
 from commsched.study import workers
 from commsched.train.registry import DATA
-from commsched.train.trials import HeldOutScore, Trial, Trials, mean, student, write
+from commsched.train.trials import HeldOutScore, Trial, Trials, mean, read, student, write
 
 LIMIT = 120.0  # s
 ROOT = Path(__file__).parent.parent
@@ -300,6 +302,20 @@ def test_rates_are_tried_until_the_best_one_has_a_worse_one_on_either_side(tmp_p
     asked.clear()
     assert tuned([], 0.02, tmp_path / "case", 1, train, found[:6]) == found
     assert asked == [0.32, 0.64]  # earlier rates are not tried again
+
+
+@pytest.mark.parametrize("name", ["dense", "daso"])
+def test_a_training_that_diverges_ends_no_other(name, tmp_path):
+    plan, path = tmp_path / "plan.json", tmp_path / "trials.json"
+    plan_file.write(plan, plan_of(KNOWN[name], NET, 2, 2))
+    words = f"--net {NET.name} --strategy {KNOWN[name].strategy} --plan {plan} --sweep {path}"
+    words += " --steps 12 --evaluate 4 --rate 1e30 --folds 1 --seeds 2 --together --force-size"
+    assert main(["train", *words.split()]) == 0
+    found = read(path).trials
+    assert len(found) == 2
+    for trial in found:
+        assert [point.steps for point in trial.held_out] == [4, 8, 12]
+        assert trial.end.loss is None
 
 
 def test_a_case_that_learns_at_no_rate_ends():

@@ -10,7 +10,7 @@ import msgspec
 from mpi4py import MPI
 
 from commsched import training_log as training
-from commsched.errors import CommschedError
+from commsched.errors import CommschedError, NotFiniteError
 from commsched.files import check_writable
 from commsched.plan.model import Plan
 from commsched.program.read_plan import read_plan
@@ -114,19 +114,21 @@ def _one(
 
 
 def _together(wanted: TrainRequest, plan: Plan) -> Trial:
-    """Train all ranks of a plan in this process."""
+    """Train all ranks of a plan in this process; what diverges stays so, without a loss."""
     begun, net, options = time.process_time(), NETS[wanted.net], wanted.options
     settings = settings_of(wanted, plan, wanted.options.steps)
     ranks = InProcessTraining(net, data_of(wanted, net), plan, settings, TRAINED[plan.strategy])
-    held_out = []
+    held_out, diverged = list[HeldOutScore](), False
     for step in range(options.steps):
-        ranks.step(step)
+        try:
+            if not diverged:
+                ranks.step(step)
+        except NotFiniteError:
+            diverged = True
         if (step + 1) % options.evaluate == 0 or step + 1 == options.steps:
             score = ranks.evaluate()
-            loss, accuracy = (
-                finite_or_none(score.loss / score.guesses),
-                score.correct / score.guesses,
-            )
+            loss = None if diverged else finite_or_none(score.loss / score.guesses)
+            accuracy = score.correct / score.guesses
             held_out.append(HeldOutScore(steps=step + 1, loss=loss, accuracy=accuracy))
     sent = ranks.sent / (options.steps * plan.machine.size)
     return Trial(

@@ -9,7 +9,7 @@ import numpy as np
 
 from commsched.arrays import Array
 from commsched.coding.codec import State
-from commsched.errors import CommschedError
+from commsched.errors import CommschedError, NotFiniteError
 from commsched.exchange import rows
 from commsched.exchange.endpoint import Endpoint, ReducingEndpoint, open_endpoint
 from commsched.exchange.lists import left
@@ -165,7 +165,7 @@ class Buckets:
         values = held.values if "list" in state else held if own is None else held[own]
         if not finite(values):
             if not self.skips_overflow:
-                raise CommschedError(self._broken(step, launch, own))
+                raise NotFiniteError(self._broken(step, launch, own))
             self.overflows.add(step)
             values.fill(0)
         if self.observer is not None:
