@@ -31,6 +31,7 @@ DASHES: tuple[str, ...] = ("-", "--", ":", "-.")
 ACROSS = 2  # panels in a row
 SPAN, SPAN_OF_TEXT = 3.2, 1.2  # largest drawn loss, over the least in its panel
 LEAST = 0.95  # end of the axis, over the least loss
+MANY = 200  # the largest rate over the least, from which on labels at 2 and 5 would overlap
 
 
 def draw_rates(tables: Sequence[ConvergenceTable], path: Path) -> None:
@@ -57,15 +58,17 @@ def _panels(
         panels = figure.subplots(rows, columns, squeeze=False).reshape(-1)
         for axes, (table, cases) in zip(panels, shown, strict=False):
             seen: dict[str, int] = {}
-            least = np.inf
+            leasts = []
             for case in cases:
                 dash = DASHES[seen.setdefault(case.family, 0) % len(DASHES)]
                 seen[case.family] += 1
-                least = min(least, line(axes, case, COLOURS[case.family], dash))
-            most = least * (SPAN_OF_TEXT if table.by_loss else SPAN)
+                leasts.append(line(axes, case, COLOURS[case.family], dash))
+            least, worst = min(leasts), max((x for x in leasts if np.isfinite(x)), default=np.inf)
+            most = max(least * (SPAN_OF_TEXT if table.by_loss else SPAN), worst / LEAST)
             axes.set_ylim(LEAST * least, min(axes.get_ylim()[1], most))
             if axes.get_xscale() == "log":
-                axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                wide = np.divide(*reversed(axes.get_xlim())) > MANY
+                axes.xaxis.set_major_locator(LogLocator(subs=(1,) if wide else (1, 2, 5)))
                 axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
                 axes.xaxis.set_minor_formatter(NullFormatter())
             axes.set_xlabel(across)
