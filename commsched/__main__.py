@@ -6,12 +6,12 @@ import sys
 def main() -> int:
     """Run the command line; an interrupt while it is imported leaves no traceback."""
     try:
-        from commsched.interrupts import raise_dropped_interrupts
+        from commsched.interrupts import dropped_interrupts, raise_soon
 
-        raise_dropped_interrupts()
-        from commsched.cli.main import main as run
+        with dropped_interrupts(raise_soon):
+            from commsched.cli.main import main as run
 
-        return run()
+            return run()
     except KeyboardInterrupt:
         return 130
     finally:

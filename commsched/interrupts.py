@@ -11,17 +11,30 @@ from time import sleep
 AGAIN = 1e-3  # s until a dropped interrupt is raised again: the callback that dropped it has ended
 
 
-def raise_dropped_interrupts() -> None:
-    """Raise an interrupt again where Python only prints it: in a weak reference's callback."""
-    show = sys.unraisablehook
+@contextmanager
+def dropped_interrupts(again: Callable[[BaseException], bool]) -> Iterator[None]:
+    """Call `again` with an interrupt that Python only prints, as in a weak reference's callback.
+
+    It returns whether the interrupt will be raised again.
+    """
+    before = sys.unraisablehook
 
     def hook(dropped: "sys.UnraisableHookArgs", /) -> None:
-        if issubclass(dropped.exc_type, KeyboardInterrupt):
-            _thread.start_new_thread(_raise_in_main_thread, ())  # takes no lock of `threading`
-        else:
-            show(dropped)
+        error = dropped.exc_value
+        if not (isinstance(error, KeyboardInterrupt) and again(error)):
+            before(dropped)
 
     sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+def raise_soon(_: BaseException) -> bool:
+    """Raise another interrupt in the main thread once the callback there has ended."""
+    _thread.start_new_thread(_raise_in_main_thread, ())  # takes no lock of `threading`
+    return True
 
 
 def _raise_in_main_thread() -> None:

@@ -15,7 +15,7 @@ import pytest
 from commsched.__main__ import main as start
 from commsched.cli.main import main
 from commsched.cli.signals import Spare, one_interrupt
-from commsched.interrupts import raise_dropped_interrupts
+from commsched.interrupts import dropped_interrupts, raise_soon
 from commsched.plan import file as plan_file
 from tests.support.jobs import ROOT
 
@@ -138,9 +138,7 @@ def test_an_interrupt_of_what_only_adds_to_a_result_is_no_time_limit():
     assert spare.left_out == []
 
 
-def test_an_interrupt_in_a_callback_that_drops_it_is_raised_later(monkeypatch):
-    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-    raise_dropped_interrupts()
+def test_an_interrupt_in_a_callback_that_drops_it_is_raised_later():
     watched = [set[int]()]
     watch = weakref.ref(watched[0], lambda _: signal.raise_signal(signal.SIGINT))
 
@@ -150,7 +148,7 @@ def test_an_interrupt_in_a_callback_that_drops_it_is_raised_later(monkeypatch):
         while time.monotonic() < end:
             pass
 
-    with one_interrupt(), pytest.raises(KeyboardInterrupt):
+    with dropped_interrupts(raise_soon), one_interrupt(), pytest.raises(KeyboardInterrupt):
         compute()
     assert watch() is None
 

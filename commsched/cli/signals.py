@@ -8,7 +8,7 @@ from time import process_time
 from typing import NoReturn, TypeVar
 
 from commsched.errors import TooLittleTime
-from commsched.interrupts import on_interrupt
+from commsched.interrupts import AGAIN, dropped_interrupts, on_interrupt
 
 FIRST_CALL, LAST_CALL = 1.05, 1.1  # of a time limit that a search has not kept by itself
 MOST = 1.15  # of a time limit: what the result can do without has ended
@@ -65,18 +65,28 @@ def time_limit(seconds: float | None) -> Iterator[Callable[[], bool]]:
     if not seconds or current_thread() is not main_thread():
         yield lambda: False
         return
-    calls = 0
+    calls, last = 0, KeyboardInterrupt()
 
     def interrupt(*_: object) -> None:
-        nonlocal calls
+        nonlocal calls, last
         calls += 1
         signal.setitimer(signal.ITIMER_PROF, (LAST_CALL - FIRST_CALL) * seconds * (calls == 1))
-        raise KeyboardInterrupt
+        last = KeyboardInterrupt()
+        raise last
+
+    def again(error: BaseException) -> bool:
+        nonlocal calls
+        if error is not last:
+            return False
+        calls -= 1
+        signal.setitimer(signal.ITIMER_PROF, AGAIN)
+        return True
 
     before = signal.signal(signal.SIGPROF, interrupt)
     signal.setitimer(signal.ITIMER_PROF, seconds * FIRST_CALL)
     try:
-        yield lambda: calls > 0
+        with dropped_interrupts(again):
+            yield lambda: calls > 0
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
