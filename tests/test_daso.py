@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import networkx
 import numpy as np
 import pytest
 from hypothesis import given
@@ -57,6 +58,37 @@ def test_a_golden_training_of_three_epochs():
         "c0 . <0@2 c1 . <1@2 . c0<0@0! "
         "b1<1@0 b0<0@0 b1<1@0 b0<0@0 b1<1@0 b0<0@0 b1<1@0 b0<0@0"
     ).replace(" <", " .<")
+
+
+@pytest.mark.parametrize("skip", [0, 4])
+def test_parameters_are_copied_before_the_next_update_changes_them(skip):
+    """Whatever thread is late: the copy of a step comes first in the order of all operations."""
+    plan = made(gs=4, wait=2, local_skip=skip, batches=12, warmup=0, cooldown=0)
+    programs = [STRATEGIES["daso"].lower(plan, step, {}) for step in range(12)]
+    copied = 0
+    for role in range(2):
+        order, last = networkx.DiGraph(), dict[str, tuple[int, str]]()
+        for step, program in enumerate(programs):
+            for op in program.roles[role].ops:
+                order.add_edges_from(
+                    ((step - x.steps_back, x.name), (step, op.name)) for x in op.after
+                )
+                if op.stream in last:
+                    order.add_edge(last[op.stream], (step, op.name))
+                last[op.stream] = step, op.name
+        for step, program in enumerate(programs[:-1]):
+            for op in program.roles[role].ops:
+                if op.kind is Kind.ENCODE and plan.launches[op.launch].payload == "parameter":
+                    copied += 1
+                    after = networkx.descendants(order, (step, op.name))
+                    updates = {
+                        (step + 1, x.name)
+                        for x in programs[step + 1].roles[role].ops
+                        if x.kind is Kind.APPLY and x.launch >= 0
+                    }
+                    assert updates
+                    assert updates <= after
+    assert copied
 
 
 def test_a_plateau_halves_the_skip_from_the_next_epoch_on():

@@ -179,10 +179,10 @@ def check_sums(plan: Plan, index: int, where: str) -> None:
         )
 
 
-def apply_op(plan: Plan, index: int, traffic: float, after: After) -> Op:
+def apply_op(plan: Plan, index: int, traffic: float, *after: After) -> Op:
     """Build the update of a launch's elements; each moves `traffic` B, if nothing was measured."""
     seconds = plan.net.update_seconds(plan.launches[index].numel, traffic, plan.machine.device)
-    op = launch_op(plan, index, Kind.APPLY, after)
+    op = launch_op(plan, index, Kind.APPLY, *after)
     return replace(op, stream="compute", seconds=seconds)
 
 

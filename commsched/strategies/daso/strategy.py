@@ -201,10 +201,11 @@ def _ops(
 def _training(plan: Plan, optimizer: Param, before: DasoPart | None, averages: bool) -> list[Op]:
     """Forward and backward, the gradients' average in the node if it is due, and the update."""
     ops, updates = passes(plan, _merged(plan, before, 1)), []
+    copied = _copied(plan, before, 1)
     for i in in_order(plan, ""):
         there = backward_of(plan.launches[i].after)
         ops += exchange_ops(plan, i, there) if averages else [own_op(plan, i, there)]
-        updates.append(apply_op(plan, i, update_traffic(optimizer), After(ops[-1].name)))
+        updates.append(apply_op(plan, i, update_traffic(optimizer), After(ops[-1].name), *copied))
     return ops + updates
 
 
@@ -242,6 +243,13 @@ def _merged(plan: Plan, part: DasoPart | None, back: int) -> tuple[After, ...]:
         return ()
     purpose, kind = (part.purpose, Kind.MERGE) if part.mine else ("spread", Kind.DECODE)
     return (end_of(plan, in_order(plan, purpose)[-1], kind, back),)
+
+
+def _copied(plan: Plan, part: DasoPart | None, back: int) -> tuple[After, ...]:
+    """Return the last copy of merged parameters for the node; no update may come before it."""
+    if part is None or not part.mine or plan.machine.everyone.lanes == 1:
+        return ()
+    return (end_of(plan, in_order(plan, "spread")[-1], Kind.ENCODE, back),)
 
 
 @lru_cache(maxsize=64)
