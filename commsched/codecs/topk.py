@@ -18,11 +18,10 @@ RENEW = 32  # steps that a threshold serves; source: Li & Hoefler (Ok-Topk), PPo
 # A sampled or reused threshold may select fewer or more, up to these; else the exact one counts.
 FEWEST, MOST = 0.5, 1.5
 
-# Memory traffic per byte of values that takes as long as each way in NumPy.
-TRAFFIC = {"exact": 25.0, "sampled": 3.0, "bisect": 40.0, "reused": 3.5}
-# Seconds of each way per second of `exact`, measured: 1 and 4 M normal values, a share of 1 %, two
-# ranks on two cores of an AMD EPYC.
-TIMES = {"exact": 1.0, "sampled": 0.6, "bisect": 3.4, "reused": 0.35}
+# Of each way the memory traffic per byte of values that takes as long in NumPy, and its seconds per
+# second of `exact`, measured: 1 and 4 M normal values, a share of 1 %, two ranks on two cores of an
+# AMD EPYC.
+WAYS = {"exact": (25.0, 1.0), "sampled": (3.0, 0.6), "bisect": (40.0, 3.4), "reused": (3.5, 0.35)}
 
 
 class TopK(Selection):
@@ -44,7 +43,7 @@ class TopK(Selection):
         self._way = way
         self.feedback = not forget
         self.stateful = way == "reused"
-        self.encode_traffic, self.encode_times = TRAFFIC[way], TIMES[way]
+        self.encode_traffic, self.encode_times = WAYS[way]
 
     def select(self, values: Array, state: State, start: int) -> Array:
         count = self._count(len(values))
@@ -100,5 +99,5 @@ def topk(parameters: list[str]) -> TopK:
     """Read SHARE, WAY, and whether unsent values are forgotten."""
     parameters, forget = read.forgets(parameters)
     read.at_most(parameters, 2)
-    way = read.choice(parameters[1], "the way", tuple(TRAFFIC)) if len(parameters) > 1 else "exact"
+    way = read.choice(parameters[1], "the way", tuple(WAYS)) if len(parameters) > 1 else "exact"
     return TopK(read.share(parameters[0]), way, forget)

@@ -27,7 +27,7 @@ STANDARD = "powersgd:2"
 LEAST = 1e-6  # norm of a column, relative to the largest, below which the column adds nothing
 
 
-class Part(NamedTuple):
+class MatrixPart(NamedTuple):
     """Elements [start, stop) of a bucket as a matrix filled up with zeros; rank 0: as they are."""
 
     start: int
@@ -51,28 +51,28 @@ class Part(NamedTuple):
         return self.cols * self.rank
 
 
-def parts_of(spec: BucketSpec, rank: int) -> tuple[Part, ...]:
+def parts_of(spec: BucketSpec, rank: int) -> tuple[MatrixPart, ...]:
     """Make a matrix of each tensor, (first size, product of the others).
 
     Where two narrow matrices are no smaller, as of a vector, the elements stay as they are. Of a
     bucket whose tensors are not known a matrix is made that is nearest to a square.
     """
-    found: list[Part] = []
+    found: list[MatrixPart] = []
     if not spec.widths:
         return (_part(0, spec.numel, -(-spec.numel // max(1, math.isqrt(spec.numel))), rank),)
     for (start, stop), width in zip(pairwise(spec.bounds.tolist()), spec.widths, strict=True):
         part = _part(start, stop, width, rank)
         if part.left + part.right >= stop - start:
             start = found.pop().start if found and not found[-1].rank else start
-            part = Part(start, stop, 0, 0, 0)
+            part = MatrixPart(start, stop, 0, 0, 0)
         found.append(part)
     return tuple(found)
 
 
-def _part(start: int, stop: int, cols: int, rank: int) -> Part:
+def _part(start: int, stop: int, cols: int, rank: int) -> MatrixPart:
     cols = max(1, min(cols, stop - start))
     rows = max(1, -(-(stop - start) // cols))
-    return Part(start, stop, rows, cols, min(rank, rows, cols))
+    return MatrixPart(start, stop, rows, cols, min(rank, rows, cols))
 
 
 def split(values: Array, sizes: Iterable[int]) -> list[Array]:
@@ -137,27 +137,27 @@ def _phase(name: str, numel: int, group: Group) -> Phase:
 
 
 def sum_of(
-    seconds: Callable[[Part, Device], float], parts: list[Part]
+    seconds: Callable[[MatrixPart, Device], float], parts: list[MatrixPart]
 ) -> Callable[[Device], float]:
     """Seconds of the same work on each part."""
     return lambda device: sum(seconds(part, device) for part in parts)
 
 
-def product_seconds(part: Part, device: Device) -> float:
+def product_seconds(part: MatrixPart, device: Device) -> float:
     """Seconds to multiply the part by a narrow matrix: arithmetic, or reading it once."""
     numel = part.stop - part.start
     operations = 2.0 * numel * part.rank
     return max(operations / (device.flops * device.efficiency), 4.0 * numel / device.bandwidth)
 
 
-def spread_seconds(part: Part, device: Device) -> float:
+def spread_seconds(part: MatrixPart, device: Device) -> float:
     """Seconds to multiply two narrow matrices: arithmetic in the cache, and writing the part."""
     numel = part.stop - part.start
     operations = (2.0 * part.rank - 1.0) * numel
     return operations / (device.flops * device.efficiency) + 4.0 * numel / device.bandwidth
 
 
-def take_left(state: State, parts: tuple[Part, ...]) -> Array:
+def take_left(state: State, parts: tuple[MatrixPart, ...]) -> Array:
     """Return M Q of each part, or the part itself: (numbers of the first sum,)."""
     gradient = state["gradient"]
     module = module_of(gradient)
@@ -179,19 +179,19 @@ def take_left(state: State, parts: tuple[Part, ...]) -> Array:
     return module.concatenate(products)
 
 
-def _columns(values: Array, parts: tuple[Part, ...]) -> list[Array]:
+def _columns(values: Array, parts: tuple[MatrixPart, ...]) -> list[Array]:
     """Views of the second sum's numbers: (cols, rank) of each part."""
     runs = split(values, (part.right for part in parts))
     return [run.reshape(part.cols, part.rank) for part, run in zip(parts, runs, strict=True)]
 
 
-def start_of(state: State, parts: tuple[Part, ...]) -> Array:
+def start_of(state: State, parts: tuple[MatrixPart, ...]) -> Array:
     """Draw random columns to start from, float32 as in the second sum, equal on all ranks."""
     draw = generator(state["seed"], state["step"], 0, f"{state['name']}/right")
     return draw.standard_normal(sum(part.right for part in parts), np.float32)
 
 
-def give_left(state: State, total: Array, parts: tuple[Part, ...]) -> None:
+def give_left(state: State, total: Array, parts: tuple[MatrixPart, ...]) -> None:
     """Keep the orthonormal columns of each part's sum, P; write the other sums to the gradient."""
     sizes = [part.left for part in parts]
     sums, found = split(on_host(total), sizes), list[Array | None]()
@@ -205,7 +205,7 @@ def give_left(state: State, total: Array, parts: tuple[Part, ...]) -> None:
     state["powersgd left"] = found
 
 
-def take_right(state: State, parts: tuple[Part, ...]) -> Array:
+def take_right(state: State, parts: tuple[MatrixPart, ...]) -> Array:
     """Return M^T P of each part: (numbers of the second sum,)."""
     own = []
     with np.errstate(over="ignore", invalid="ignore"):
@@ -218,7 +218,7 @@ def take_right(state: State, parts: tuple[Part, ...]) -> Array:
     return state["powersgd own"].copy()
 
 
-def give_right(state: State, total: Array, parts: tuple[Part, ...]) -> None:
+def give_right(state: State, total: Array, parts: tuple[MatrixPart, ...]) -> None:
     """Write the sum, P Q^T, over the gradient; keep this rank's loss."""
     result, lost = state["gradient"], state["lost"]
     state["result"] = result
@@ -246,7 +246,7 @@ def give_right(state: State, total: Array, parts: tuple[Part, ...]) -> None:
     state["powersgd right"] = module_of(total).concatenate(found)
 
 
-def give_whole(state: State, total: Array, parts: tuple[Part, ...]) -> None:
+def give_whole(state: State, total: Array, parts: tuple[MatrixPart, ...]) -> None:
     """End a bucket without matrices, whose second sum would be empty."""
     give_left(state, total, parts)
     state["powersgd own"] = total[:0]

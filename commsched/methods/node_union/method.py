@@ -30,9 +30,8 @@ from commsched.methods.node_union.lists import (
 from commsched.methods.node_union.routes import gathered, inside
 from commsched.net.bucket import BucketSpec
 
-WORTH = (
-    0.04  # saved share of bytes from which on doubling is worth its later start and extra coding
-)
+# Saved share of bytes from which on doubling is worth its later start and extra coding.
+WORTH = 0.04
 PIECE = 2**15  # B of the first packet and of the last packet, for which all ranks wait
 DOUBLED = 2  # factor on pieces with recursive doubling, whose steps each sum and code every piece
 MOST = 16  # pieces; the smallest piece takes 0.25 ms of a core of every rank

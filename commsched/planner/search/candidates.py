@@ -19,12 +19,13 @@ from commsched.exchange.pair import LIBRARY
 from commsched.machine.trust import alike
 from commsched.planner.deadline import Deadline, OutOfTime
 from commsched.planner.request import Request
+from commsched.planner.search.curve import LINEAR
 from commsched.planner.search.dynamic import boundaries
 from commsched.planner.search.exact import MOST, UNITS, bounds, exact, size
 from commsched.planner.search.fit_memory import fit_memory
 from commsched.planner.search.improve import GAIN, SAME, improved, tidied
 from commsched.planner.search.order import by_priority
-from commsched.planner.search.prices import LINEAR, PriceTables
+from commsched.planner.search.prices import PriceTables
 from commsched.planner.search.problem import BASELINES, NO_SEARCH, Narrower, Placed, Problem
 from commsched.planner.search.risk import Risk
 from commsched.planner.search.shortlist import Shortlist

@@ -3,9 +3,8 @@
 A price has one row per phase of the method: seconds to vote, encode, exchange and decode.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from commsched.net.bucket import BucketSpec
 from commsched.net.sparsity import Sparsity
 from commsched.planner.deadline import Check, go_on
 from commsched.planner.request import Request
+from commsched.planner.search.curve import DEPTH, curve_of, refined, smooth_between
 from commsched.planner.search.shortlist import Shortlist, shortlist
 from commsched.planner.space import Bucket, spec_of
 from commsched.program.model import Kind
@@ -36,11 +36,8 @@ from commsched.simulate.exchange_costs import Known
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-LINEAR = 2e-3  # relative error of a curve between two of its points
 ROWS = {Kind.DECIDE: 0, Kind.ENCODE: 1, Kind.EXCHANGE: 2, Kind.DECODE: 3}  # of a price
 EXCHANGED = np.array([kind is Kind.EXCHANGE for kind in ROWS])[:, None, None]
-DEPTH = 7  # halvings of a gap, at most
-LOOKS = 33  # sizes at which a library is asked for its algorithm, at first
 
 
 class PricedRows(NamedTuple):
@@ -85,7 +82,7 @@ class Prices:
         self.tables = tables
         self.group = request.machine.everyone
         self.wakeup = request.machine.wakeup * request.net.occupies_cores
-        self._turns: dict[tuple[int, int], Floats] = {}  # by method and elements
+        self._turns: dict[tuple[int, int | BucketSpec], Floats] = {}
         self._matrices: dict[tuple[BucketSpec, int], tuple[Floats, Floats]] = {}
         self.methods: list[Method] = []
         self.free: list[int] = []  # methods that any bucket may have
@@ -226,32 +223,14 @@ class Prices:
         return self.tables.curves[self.limit, self.methods[method].name]
 
     def refined(self, method: int) -> Iterator[list[int]]:
-        """Make a curve: yield sizes whose prices `tables` must have, then the curve is there.
-
-        The ends of its gaps are priced; gaps are halved, by ratio, until they are straight.
-        """
-        depth = DEPTH if self.limit else 1
+        """Make a curve: yield sizes whose prices `tables` must have, then the curve is there."""
+        found: dict[int, Floats] = {}
         ends = self._ends(method, self.least, max(self.most, self.least + 1))
-        found: dict[int, Floats] = {}  # of each size
-        gaps, new = list(pairwise(ends)), ends
-        for _ in range(depth):
-            halved = list(_halved(gaps))
-            new = [*new, *(middle for _, middle, _ in halved)]
-            if new:
-                yield new
-            found |= {numel: self.exact(BucketSpec.uniform(numel), method) for numel in new}
-            new = []
-            bent = [
-                each
-                for each, straight in zip(halved, _straight(halved, found), strict=True)
-                if not straight
-            ]
-            gaps = [gap for low, middle, high in bent for gap in ((low, middle), (middle, high))]
-        sizes = sorted(found)
-        self.tables.curves[self.limit, self.methods[method].name] = (
-            np.array(sizes, np.float64),
-            np.stack(_alike([found[numel] for numel in sizes]), axis=-1),
+        depth = DEPTH if self.limit else 1
+        yield from refined(
+            ends, lambda numel: self.exact(BucketSpec.uniform(numel), method), depth, found
         )
+        self.tables.curves[self.limit, self.methods[method].name] = curve_of(found)
 
     def price_dense(self, method: int, sizes: Iterable[int]) -> Iterator["_Asked"]:
         """Yield what must be priced so that `tables` has dense buckets of some sizes."""
@@ -264,28 +243,11 @@ class Prices:
                 yield _Asked(self.tables, key, self._work(own, spec))
 
     def _ends(self, method: int, low: int, high: int) -> list[int]:
-        """List the sizes from `low` to `high` between which a curve is smooth.
-
-        A library takes another algorithm from one size to the next: both are ends.
-        """
+        """List the sizes from `low` to `high` between which a curve is smooth."""
         if not self.methods[method].library:
             return [low, high]
-
-        def taken(numel: int) -> str:
-            return algorithm_of(self.request.machine, self.group, 4.0 * numel).title
-
-        found = {low, high}
-        looks = np.clip(np.geomspace(low, high, LOOKS).astype(int), low, high)
-        seen = {numel: taken(numel) for numel in sorted({low, high, *looks.tolist()})}
-        for before, after in pairwise(seen):
-            first = seen[before]
-            if seen[after] == first:
-                continue
-            while after - before > 1:
-                middle = (before + after) // 2
-                before, after = (middle, after) if taken(middle) == first else (before, middle)
-            found |= {before, after}
-        return sorted(found)
+        machine, group = self.request.machine, self.group
+        return smooth_between(low, high, lambda n: algorithm_of(machine, group, 4.0 * n).title)
 
     def by_size(self, method: int, numel: Floats) -> Floats:
         """(4, phases, r) s of dense buckets."""
@@ -340,10 +302,12 @@ class Prices:
 
     def _late(self, made: Bucket, method: int) -> Floats:
         """(phases,) s that each exchange of a bucket lasts longer while its rank computes."""
-        key = method, made.numel
+        net = self.request.net
+        asked = made.numel if self.follows_size(made, method) else spec_of(made, net)
+        key = method, asked
         if key not in self._turns:
             machine, group, own = self.request.machine, self.group, self.methods[method]
-            spec = own.seen(spec_of(made, self.request.net), group)
+            spec = own.seen(spec_of(made, net), group)
             turns = [
                 messages_in_turn(one.schedule, one.payload, machine, group)
                 for one in map(resolved, own.phases(spec, group))
@@ -398,31 +362,3 @@ def make_curves(wanted: Sequence[tuple[Prices, int]]) -> None:
             some = [one for one in asked if one.key[0] == limit]
             for one, found in zip(some, _all_seconds([x.work for x in some], limit), strict=True):
                 one.tables.exact[one.key] = found
-
-
-def _halved(gaps: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Yield each gap with the size between its ends, by ratio, if there is one."""
-    for low, high in gaps:
-        middle = round((low * high) ** 0.5)
-        if low < middle < high:
-            yield low, middle, high
-
-
-def _straight(gaps: Sequence[tuple[int, int, int]], found: Mapping[int, Floats]) -> list[bool]:
-    """Tell of each gap whether the price at its middle lies on the line between its ends."""
-    if not gaps:
-        return []
-    each = _alike([found[numel] for gap in gaps for numel in gap])
-    begin, own, end = np.stack(each).reshape(len(gaps), 3, -1).swapaxes(0, 1)
-    low, middle, high = np.array(gaps).T[..., None]
-    line = begin + (end - begin) * ((middle - low) / (high - low))
-    so: list[bool] = (np.abs(line - own) <= 1e-9 + LINEAR * np.abs(own)).all(axis=1).tolist()
-    return so
-
-
-def _alike(found: Sequence[Floats]) -> list[Floats]:
-    """Give each (4, phases) s as many phases; a method may need more for larger buckets."""
-    most = max(each.shape[1] for each in found)
-    if all(each.shape[1] == most for each in found):
-        return list(found)
-    return [np.pad(each, ((0, 0), (0, most - each.shape[1]))) for each in found]
