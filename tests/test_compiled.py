@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from commsched.codecs import elias
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
-from commsched.kernels import compiled, half, merge, quantise, select
+from commsched.kernels import compiled, half, lowrank, merge, quantise, select
 from commsched.kernels.random import Dither
 from tests.test_codecs_lossy import LOSSY, ODD
 
@@ -81,6 +81,28 @@ def test_halves_of_training_keep_their_shape_and_order(switched):
         wide = values.astype(np.float32)
         for found in switched(lambda wide=wide: half.narrowed(wide)):
             same_bits(found, values)
+
+
+@given(
+    rows=st.integers(1, 9),
+    cols=st.integers(1, 70),
+    rank=st.integers(1, 4),
+    short=st.integers(0, 69),
+)
+def test_narrow_matrices_spread_to_the_same_bits(switched, rows, cols, rank, short):
+    rng = np.random.default_rng([rows, cols, rank])
+    left, right, values = (
+        rng.standard_normal(shape).astype(np.float32)
+        for shape in ((rows, rank), (cols, rank), rows * cols - min(short, cols - 1))
+    )
+
+    def spread(values):
+        out = np.empty(rows * cols - min(short, cols - 1), np.float32)
+        lowrank.spread(left, right, out, values)
+        return out
+
+    same_bits(*switched(lambda: spread(None)))
+    same_bits(*switched(lambda: spread(values)))
 
 
 @given(key=st.integers(0, 2**64 - 1), sizes=st.lists(st.integers(1, 99), min_size=1, max_size=4))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from commsched.lab.peers.main import Cell
-from commsched.lab.peers.record import Trained, Turns
+from commsched.lab.peers.main import Cell, as_good
+from commsched.lab.peers.record import Learned, Trained, Turns
 
 STEPS = {
     "plan lossless": (0.9, 1.0, 1.1),
@@ -15,25 +15,39 @@ STEPS = {
 }
 
 
-def job(seed: int, losses: dict[str, float]) -> Turns:
-    trained = tuple(
-        Trained(name=name, seconds=seconds, loss=losses.get(name, 2.0 + 0.05 * seed))
-        for name, seconds in STEPS.items()
-    )
-    return Turns(model="gpt", seed=seed, steps=4, trained=trained)
+JOB = Turns(
+    model="gpt",
+    seed=0,
+    steps=4,
+    trained=tuple(Trained(name=name, seconds=each, loss=2.0) for name, each in STEPS.items()),
+)
+
+
+def learnt(seed: int, **losses: float) -> Learned:
+    dense = dict.fromkeys(STEPS, 2.0 + 0.05 * seed)
+    return Learned(model="gpt", seed=seed, steps=100, losses={**dense, **losses})
 
 
 def test_the_best_peer_has_its_best_bucket_and_medians_over_turns() -> None:
-    cell = Cell("gpt", "2x1gbit", (job(0, {}), job(1, {})), {})
+    cell = Cell("gpt", "2x1gbit", (JOB, JOB), {})
     assert cell.best_peer(lossy=False) == "ddp 25 MB"
-    assert cell.best_peer(lossy=True) == "ddp powersgd:1"
     assert cell.seconds("plan lossless") == pytest.approx(1.0)
     assert cell.seconds("ddp 25 MB") == pytest.approx(1.2)
 
 
-@pytest.mark.parametrize(("loss", "said"), [(2.07, "as good"), (2.08, "worse")])
-def test_a_loss_is_as_good_as_dense_within_the_spread_of_its_seeds(loss: float, said: str) -> None:
+@pytest.mark.parametrize(("loss", "good"), [(2.07, True), (2.08, False)])
+def test_a_loss_is_as_good_as_dense_within_the_spread_of_its_seeds(loss: float, good: bool) -> None:
     # Dense losses are 2.00 and 2.05: a mean of 2.025 and a spread of 0.05.
-    jobs = tuple(job(seed, {"plan lossy": loss}) for seed in range(2))
-    assert said in Cell("gpt", "2x1gbit", jobs, {}).learning("plan lossy")
-    assert "of one seed" in Cell("gpt", "2x1gbit", jobs[:1], {}).learning("plan lossy")
+    learned = tuple(learnt(seed, **{"plan fp16": loss}) for seed in range(2))
+    assert as_good(learned, "plan fp16") is good
+
+
+def test_lossy_peers_that_learn_worse_do_not_count() -> None:
+    cell = Cell("gpt", "2x1gbit", (JOB,), {}, (learnt(0), learnt(1)))
+    assert cell.best_peer(lossy=True) == "ddp powersgd:1"
+    worse = {"ddp powersgd:1": 3.0}
+    cell = cell._replace(learned=(learnt(0, **worse), learnt(1, **worse)))
+    assert cell.best_peer(lossy=True) == "ddp fp16"
+    worse["ddp fp16"] = 3.0
+    cell = cell._replace(learned=(learnt(0, **worse), learnt(1, **worse)))
+    assert cell.best_peer(lossy=True) == ""

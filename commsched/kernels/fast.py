@@ -9,6 +9,7 @@ import numpy as np
 
 from commsched.arrays import Array
 from commsched.kernels.fast_exponents import exponents, read_values, write_values
+from commsched.kernels.fast_lowrank import spread
 from commsched.kernels.jit import (
     INFINITE,
     LOW,
@@ -35,6 +36,7 @@ __all__ = [
     "read_fields",
     "read_planes",
     "read_values",
+    "spread",
     "to_bf16",
     "to_fp16",
     "write_bits",

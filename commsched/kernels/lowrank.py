@@ -3,6 +3,7 @@
 import numpy as np
 
 from commsched.arrays import Array
+from commsched.kernels.compiled import compiled
 from commsched.kernels.device import device
 from commsched.kernels.modules import module_of
 
@@ -31,6 +32,10 @@ def spread(left: Array, right: Array, out: Array, values: Array | None = None) -
         return
     rows, cols = len(left), len(right)
     lines, step = right.T.copy(), max(1, CHUNK // cols)
+    fast = compiled(out)
+    if fast is not None:
+        fast.spread(left, lines, out[:0] if values is None else values, out)
+        return
     both = module.empty((2, min(step, rows), cols), np.float32)
     for at in range(0, rows, step):
         some = left[at : at + step]

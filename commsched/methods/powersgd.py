@@ -24,6 +24,7 @@ from commsched.machine.model import Device, Group
 from commsched.net.bucket import BucketSpec
 
 STANDARD = "powersgd:2"
+LARGE = 1e38  # below the largest of float32 by more than rounding adds
 LEAST = 1e-6  # norm of a column, relative to the largest, below which the column adds nothing
 
 
@@ -122,8 +123,8 @@ class PowerSgd(Method):
             take=lambda state: take_right(state, parts),
             give=lambda state, total: give_right(state, total, parts),
             take_seconds=product,
-            # The result; whether it is finite; the loss, for which the values are read again.
-            give_seconds=lambda device: 2 * spreading(device) + values(device),
+            # The result, and the loss, for which the gradient is read.
+            give_seconds=lambda device: 2 * spreading(device) + 0.5 * values(device),
         )
         return left, right
 
@@ -194,7 +195,9 @@ def start_of(state: State, parts: tuple[MatrixPart, ...]) -> Array:
 def give_left(state: State, total: Array, parts: tuple[MatrixPart, ...]) -> None:
     """Keep the orthonormal columns of each part's sum, P; write the other sums to the gradient."""
     sizes = [part.left for part in parts]
-    sums, found = split(on_host(total), sizes), list[Array | None]()
+    host, found = on_host(total), list[Array | None]()
+    state["powersgd finite"] = finite(host)
+    sums = split(host, sizes)
     for part, values, on_device in zip(parts, sums, split(total, sizes), strict=True):
         if part.rank:
             columns = orthonormal(values.reshape(part.rows, part.rank))
@@ -227,7 +230,10 @@ def give_right(state: State, total: Array, parts: tuple[MatrixPart, ...]) -> Non
         for part, left, right in zip(parts, lefts, rights, strict=True):
             if part.rank:
                 spread(left, right, part.of(result))
-    if not finite(result):
+    # A number of P is 1 at most, so that small numbers of Q have finite sums.
+    most = float(abs(total).max(initial=0)) * max(part.rank for part in parts)
+    sure = state["powersgd finite"] and most < LARGE
+    if not (sure or finite(result)):
         result[:] = np.nan  # on all ranks; the next step starts from the old Q
         return
     owns = _columns(state["powersgd own"], parts)

@@ -136,7 +136,7 @@ def torch(args: argparse.Namespace) -> None:
         seeds=args.training_seeds,
     )
     if args.quick:
-        wanted = replace(wanted, rounds=3, steps=2, calibration=15.0)
+        wanted = replace(wanted, rounds=3, steps=2, calibration=15.0, learning_steps=50)
     make_folder(wanted.folder)
     end_well()
     _print(rows(wanted, lambda sentence: print(sentence, file=sys.stderr, flush=True)), args)

@@ -15,14 +15,14 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from commsched.exchange.pair import LIBRARY
 from commsched.exchange.registry import find_method
 from commsched.lab.peers.models import Training
-from commsched.lab.peers.record import ALONE
+from commsched.lab.peers.record import CAP
 from commsched.planner.method_schedule import begun
 from commsched.program.read_plan import read_plan
 from commsched.program.registry import STRATEGIES
 from commsched.run.job import agree
 from commsched.torch.attach import attach
 
-CAPS = (1, 5, 25, 100)  # MB of a bucket of DistributedDataParallel
+CAPS = (1, 5, CAP, 100)  # MB of a bucket of DistributedDataParallel
 POWER_RANKS = (1, 4)  # of PowerSGD
 BEGIN = 2  # step from which PowerSGD and our lossy plans compress
 
@@ -69,17 +69,21 @@ def join_gloo(comm: MPI.Intracomm) -> None:
     dist.init_process_group("gloo", f"tcp://{place}", rank=comm.rank, world_size=comm.size)
 
 
-def contenders(
-    make: Callable[[], Training], plans: Sequence[Path], comm: MPI.Intracomm
-) -> Iterator[tuple[str, Contender]]:
-    """Yield each contender with its name; all ranks make them in the same order.
+def alone(training: Training) -> Contender:
+    """Return the contender that exchanges nothing: no peer and no plan can be faster."""
+    return Contender(training, lambda training: training.model)
 
-    The first one exchanges nothing: no peer and no plan can be faster.
-    """
-    yield ALONE, Contender(make(), lambda training: training.model)
+
+def contenders(
+    make: Callable[[], Training],
+    plans: Sequence[Path],
+    comm: MPI.Intracomm,
+    caps: Sequence[int] = CAPS,
+) -> Iterator[tuple[str, Contender]]:
+    """Yield each contender with its name; all ranks make them in the same order."""
     for plan in plans:
         yield f"plan {plan.stem}", Contender(make(), partial(_attached, plan, comm))
-    for cap in CAPS:
+    for cap in caps:
         yield f"ddp {cap} MB", Contender(make(), partial(_ddp, cap))
     if _sparse(make().model):
         return  # DistributedDataParallel's hooks take dense buckets only
@@ -132,7 +136,7 @@ def _ddp(cap: float, training: Training) -> Any:
 
 
 def _hooked(hook: Any, state: Callable[[], Any], training: Training) -> Any:
-    wrapped = _ddp(25, training)
+    wrapped = _ddp(CAP, training)
     wrapped.register_comm_hook(state(), hook)
     return wrapped
 

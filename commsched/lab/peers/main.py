@@ -1,5 +1,6 @@
 """Compare our plans with DistributedDataParallel on a testbed, cell by cell: capture to table."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ import numpy as np
 
 from commsched import files
 from commsched.lab.bench.row import BenchRow
-from commsched.lab.peers.record import ALONE, Turns
+from commsched.lab.peers.record import ALONE, DENSE, Learned, Turns
 from commsched.lab.testbed.bed import Testbed
 from commsched.lab.validate.fabrics import ShapedFabric
 from commsched.lab.validate.session import Say
@@ -21,15 +22,18 @@ from commsched.plan.model import Plan
 from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.planner.search.timing import iteration
+from commsched.run.job import start as job
 
 MODELS = ("resnet18", "gpt", "lstm", "dlrm")
 SPARSE = ("dlrm",)  # their embeddings have sparse gradients
 BEDS = ("2x200mbit", "2x1gbit", "4x200mbit", "4x1gbit")  # hosts of a rank each, and their ports
-# What a plan may lose; PowerSGD's rank is one of the peers'.
-KINDS = {"lossless": (), "lossy": ("fp16", "powersgd:1", "powersgd:4", "topk:0.01")}
+# Lossy methods that plans may use, one of them each; PowerSGD's ranks are the peers'.
+LOSSY = ("fp16", "quant:8", "powersgd:1", "powersgd:4", "topk:0.01")
 # Where a plan hides exchanges, by what its name ends with: under backward, as peers do, or also
 # under the next forward pass, by `attach(..., update_in_forward=optimizer)`.
-OVERLAPS = {"": "backward", "-late": "forward"}
+LATE = "-late"
+OVERLAPS = {"": "backward", LATE: "forward"}
+PYTHON = (sys.executable, "-m")
 SCRIPT = Path(__file__).parent / "models.py"
 PLANNING = 60.0  # s of search
 LIMIT = 1800.0  # s, the longest job
@@ -46,25 +50,25 @@ class PeersRequest:
     rounds: int = 5
     steps: int = 4  # of a turn
     seeds: int = 1
+    learning_steps: int = 100  # after which held-out losses are compared
+    learning_seeds: int = 3
     calibration: float = 30.0  # s
 
 
 class Cell(NamedTuple):
-    """A model on a testbed, its jobs by seed, and what was predicted of a step, s, by plan."""
+    """A model on a testbed: its jobs, and what was predicted of a step, s, by plan."""
 
     model: str
     bed: str
-    jobs: tuple[Turns, ...]
+    jobs: tuple[Turns, ...]  # by seed
     predicted: dict[str, float]
+    learned: tuple[Learned, ...] = ()  # by seed
+    lossy: str = ""  # the plan, the fastest as predicted of those that learn as well as dense sums
 
     def seconds(self, name: str) -> float:
         """Return the median step of a contender over all turns and seeds."""
         every = [s for job in self.jobs for t in job.trained if t.name == name for s in t.seconds]
         return float(np.median(every))
-
-    def losses(self, name: str) -> list[float]:
-        """Return a contender's held-out losses, by seed."""
-        return [t.loss for job in self.jobs for t in job.trained if t.name == name]
 
     @property
     def names(self) -> list[str]:
@@ -76,25 +80,27 @@ class Cell(NamedTuple):
         return min((f"plan {kind}{late}" for late in OVERLAPS), key=self.seconds)
 
     def best_peer(self, lossy: bool) -> str:
-        """Return the fastest peer; a bucket size is a peer's own choice, so the best one counts."""
+        """Return the fastest peer; a bucket size is a peer's own choice, so the best one counts.
+
+        Of lossy ones those count that learn as well as dense sums; "": none does.
+        """
         peers = [n for n in self.names if n.startswith("ddp") and n.endswith("MB") is not lossy]
-        return min(peers, key=self.seconds)
-
-    def learning(self, name: str) -> str:
-        """Compare a contender's held-out loss with dense's; the spread of dense's seeds decides."""
-        ours, dense = self.losses(name), self.losses(self.best_peer(lossy=False))
-        said = f"held-out loss {np.mean(ours):.3f}, dense {np.mean(dense):.3f}"
-        if len(dense) < 2:
-            return f"{said}, of one seed"
-        good = np.mean(ours) <= np.mean(dense) + max(dense) - min(dense)
-        return f"{said}: {'as good' if good else 'worse'}, of {len(dense)} seeds"
+        good = [n for n in peers if not lossy or as_good(self.learned, n)]
+        return min(good, key=self.seconds, default="")
 
 
-def plans_of(model: str) -> list[tuple[str, str]]:
-    """List the kinds of plans of a model, each with the end of its name."""
-    # Hooks of DistributedDataParallel do not take sparse gradients: no lossy peer.
-    kinds = ["lossless"] if model in SPARSE else list(KINDS)
-    return [(kind, late) for kind in kinds for late in OVERLAPS]
+def held_out(learned: Sequence[Learned], name: str) -> list[float]:
+    """Return a contender's held-out losses, by seed."""
+    return [each.losses[name] for each in learned]
+
+
+def as_good(learned: Sequence[Learned], name: str) -> bool:
+    """Whether a contender's mean loss is within the spread of dense sums' seeds above their mean.
+
+    The spread is from the least to the largest.
+    """
+    ours, dense = held_out(learned, name), held_out(learned, DENSE)
+    return float(np.mean(ours)) <= float(np.mean(dense)) + max(dense) - min(dense)
 
 
 def rows(wanted: PeersRequest, say: Say) -> Iterator[BenchRow]:
@@ -105,6 +111,8 @@ def rows(wanted: PeersRequest, say: Say) -> Iterator[BenchRow]:
             row = _row(cell, kind, found)
             if row is not None:
                 yield row
+        if cell.learned:
+            yield _learning(cell)
     for kind, bar in (("lossless", BAR_MEAN), ("lossy", BAR_LOSSY)):
         if ratios[kind]:
             mean = float(np.exp(np.mean(np.log(ratios[kind]))))
@@ -129,8 +137,7 @@ def cells(wanted: PeersRequest, say: Say) -> Iterator[Cell]:
 
 @contextmanager
 def _fabric(bed: str) -> Iterator[ShapedFabric]:
-    hosts, _, rate = bed.partition("x")
-    with Testbed.up(int(hosts), 1, (rate,)) as running:
+    with Testbed.up(_hosts(bed), 1, (bed.partition("x")[2],)) as running:
         yield ShapedFabric(running, LIMIT)
 
 
@@ -141,65 +148,118 @@ def _cell(
     if not net.exists():
         say(f"{where}: capturing")
         fabric.run("capture", f"{SCRIPT}:{model}", "-o", str(net), "--name", model)
-    predicted, words = {}, []
-    for kind, late in plans_of(model):
-        name = f"{kind}{late}"
-        path = folder / model / f"{name}.json"
+    plans = folder / model
+    files.make_folder(plans)
+
+    def planned(name: str, lossy: tuple[str, ...] = ()) -> Path:
+        path = plans / f"{name.replace(':', '-')}.json"
         if not path.exists():
             say(f"{where}: planning, {name}")
-            files.make_folder(path.parent)
-            plan_file.write(path, _plan(net, folder / "machine.json", path.parent, kind, late))
-        predicted[f"plan {name}"] = iteration(plan_file.read(path))
-        words += ["--plan", str(path)]
+            plan_file.write(path, _plan(net, folder / "machine.json", lossy))
+        return path
+
+    # Hooks of DistributedDataParallel do not take sparse gradients: no lossy peer.
+    codecs = () if model in SPARSE else LOSSY
+    lossy = [planned(codec, (codec,)) for codec in codecs]
+    learned = _learned(model, bed, lossy, wanted, say) if lossy else ()
+    good = [path for path in lossy if as_good(learned, f"plan {path.stem}")]
+    good = sorted(good, key=lambda path: iteration(plan_file.read(path)))[:1]
+    paths = [planned("lossless"), *good]
+    paths += [_late(path) for path in paths]
+    predicted = {f"plan {path.stem}": iteration(plan_file.read(path)) for path in paths}
+    words = [model, *_plan_words(paths)]
     words += ["--rounds", str(wanted.rounds), "--steps", str(wanted.steps)]
     jobs = []
     for seed in range(wanted.seeds):
-        path = folder / model / f"turns-{seed}.json"
+        path = plans / f"turns-{seed}.json"
         if not path.exists():
             say(f"{where}: training in turns, seed {seed}")
-            fabric.python(
-                "commsched.lab.peers.turns", model, *words, "--seed", str(seed), "-o", str(path)
-            )
+            fabric.python("commsched.lab.peers.turns", *words, *_seeded(seed, path))
         jobs.append(files.read(path, Turns))
-    return Cell(model, bed, tuple(jobs), predicted)
+    return Cell(model, bed, tuple(jobs), predicted, learned, good[0].stem if good else "")
 
 
-def _plan(net: Path, machine: Path, plans: Path, kind: str, late: str) -> Plan:
-    """Plan for scripts that wait in backward; the late plan has the same buckets and methods."""
-    if late:
-        plan = plan_file.read(plans / f"{kind}.json")
-        plan = replace(plan, params={**plan.params, "overlap": OVERLAPS[late]})
-        return replace(plan, iteration=iteration(plan))
+def _learned(
+    model: str, bed: str, plans: Sequence[Path], wanted: PeersRequest, say: Say
+) -> tuple[Learned, ...]:
+    """Train in shared memory, seed by seed."""
+    words = [*PYTHON, "commsched.lab.peers.learning", model, *_plan_words(plans)]
+    words += ["--steps", str(wanted.learning_steps)]
+    found = []
+    for seed in range(wanted.learning_seeds):
+        path = plans[0].parent / f"learned-{seed}.json"
+        if not path.exists():
+            say(f"{bed}, {model}: learning, seed {seed}")
+            job.run(_hosts(bed), [*words, *_seeded(seed, path)], LIMIT, quiet=True)
+        found.append(files.read(path, Learned))
+    return tuple(found)
+
+
+def _hosts(bed: str) -> int:
+    return int(bed.partition("x")[0])
+
+
+def _plan_words(plans: Sequence[Path]) -> list[str]:
+    return [word for path in plans for word in ("--plan", str(path))]
+
+
+def _seeded(seed: int, path: Path) -> tuple[str, ...]:
+    return "--seed", str(seed), "-o", str(path)
+
+
+def _plan(net: Path, machine: Path, lossy: tuple[str, ...]) -> Plan:
+    """Plan for scripts that wait in backward."""
     request = Request(
         net=net_file.read(net),
         machine=machine_file.read(machine),
-        lossy=KINDS[kind],
+        lossy=lossy,
         time_limit=PLANNING,
-        params={"overlap": OVERLAPS[late]},
+        params={"overlap": OVERLAPS[""]},
     )
     return make_plan(request)
 
 
+def _late(path: Path) -> Path:
+    """Write a plan beside another that has its buckets and methods and hides them in forward."""
+    late = path.with_stem(f"{path.stem}{LATE}")
+    if not late.exists():
+        plan = plan_file.read(path)
+        plan = replace(plan, params={**plan.params, "overlap": OVERLAPS[LATE]})
+        plan_file.write(late, replace(plan, iteration=iteration(plan)))
+    return late
+
+
 def _row(cell: Cell, kind: str, ratios: list[float]) -> BenchRow | None:
     """Compare our plan of a kind with its best peer; note the ratio."""
-    if (kind, "") not in plans_of(cell.model):
+    what, lossy = f"{cell.bed}, {cell.model}, {kind}", kind == "lossy"
+    bar = BAR_LOSSY if lossy else BAR_SPARSE if cell.model in SPARSE else BAR_EACH
+    if lossy and not cell.learned:
         return None
-    name, lossy = cell.best_plan(kind), kind == "lossy"
-    peer = cell.best_peer(lossy)
+    if lossy and not cell.lossy:
+        return BenchRow(what, None, "no plan learns as well as dense sums", f">= {bar:g}")
+    name = cell.best_plan(cell.lossy if lossy else "lossless")
+    peer = cell.best_peer(lossy) or cell.best_peer(lossy=False)
     ours, theirs = cell.seconds(name), cell.seconds(peer)
     ratios.append(theirs / ours)
-    spread = _spread(cell, name)
     shown = (
         f"{name}, {theirs / ours:.2f} times the best peer ({peer}, {theirs * 1e3:.1f} ms); turns"
-        f" {spread}; predicted {cell.predicted[name] * 1e3:.1f} ms;"
+        f" {_spread(cell, name)}; predicted {cell.predicted[name] * 1e3:.1f} ms;"
         f" computing alone {cell.seconds(ALONE) * 1e3:.1f} ms"
     )
-    if lossy:
-        shown += f"; {cell.learning(name)}"
-        bar = BAR_LOSSY
-    else:
-        bar = BAR_SPARSE if cell.model in SPARSE else BAR_EACH
-    return BenchRow(f"{cell.bed}, {cell.model}, {kind}", ours, shown, f">= {bar:g}")
+    return BenchRow(what, ours, shown, f">= {bar:g}")
+
+
+def _learning(cell: Cell) -> BenchRow:
+    """Say what each contender has learnt, and who learns worse than dense sums."""
+    found = []
+    for name in sorted(cell.learned[0].losses, key=lambda name: name != DENSE):
+        losses = held_out(cell.learned, name)
+        spread = f" ({min(losses):.3f} to {max(losses):.3f})" if name == DENSE else ""
+        worse = "" if as_good(cell.learned, name) else " (worse)"
+        found.append(f"{name} {np.mean(losses):.3f}{spread}{worse}")
+    what = f"{cell.bed}, {cell.model}, held-out loss"
+    after = f"after {cell.learned[0].steps} steps, {len(cell.learned)} seeds"
+    return BenchRow(what, None, f"{', '.join(found)}; {after}", "as dense, within its seeds")
 
 
 def _spread(cell: Cell, name: str) -> str:

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 SIZE, CLASSES = 64, 10  # pixels of an image's side
+NOISE = 6.0  # of a pixel, per amplitude of the stripes under it
 LETTERS, WIDTH, LAYERS, HEADS, CONTEXT = 128, 320, 8, 5, 64  # of the GPT: 9.9 million parameters
 WORDS, HIDDEN, WINDOW = 10_000, 200, 35  # of the LSTM: 4.7 million parameters
 TABLES, ROWS, COLUMNS, NUMBERS = 8, 50_000, 32, 13  # of the DLRM: 12.8 million parameters
@@ -128,7 +129,7 @@ def _resnet18() -> tuple[Any, Loss, Any]:
         *(nn.MaxPool2d(3, 2, 1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten()),
         nn.Linear(512, CLASSES),
     )
-    return model, _classes, torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    return model, _classes, torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
 
 
 def _classes(model: Any, batch: Any) -> Any:
@@ -139,7 +140,7 @@ def _images(random: Any) -> Any:
     """Draw 8 images of stripes whose width is the class, under noise."""
     labels = torch.randint(CLASSES, (8,), generator=random)
     stripes = torch.sin(torch.arange(SIZE) * (0.2 + 0.15 * labels.view(-1, 1, 1, 1)))
-    return stripes + torch.randn(8, 3, SIZE, SIZE, generator=random), labels
+    return stripes + NOISE * torch.randn(8, 3, SIZE, SIZE, generator=random), labels
 
 
 def _gpt() -> tuple[Any, Loss, Any]:

@@ -1,4 +1,4 @@
-"""What a job of contenders measured, as a file."""
+"""What jobs of contenders measured, as files."""
 
 from typing import Literal
 
@@ -6,6 +6,8 @@ import msgspec
 import numpy as np
 
 ALONE = "computing alone"  # the contender that exchanges nothing
+CAP = 25  # MB of a bucket of DistributedDataParallel, its default
+DENSE = f"ddp {CAP} MB"  # the contender whose held-out losses others must reach
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,3 +31,13 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     seed: int
     steps: int  # of a turn
     trained: tuple[Trained, ...]
+
+
+class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Held-out losses of all contenders after some steps."""
+
+    format: Literal["commsched-learned/1"] = "commsched-learned/1"
+    model: str
+    seed: int
+    steps: int
+    losses: dict[str, float]  # by contender

@@ -19,9 +19,9 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from commsched import files
-from commsched.lab.peers.contenders import Contender, contenders, join_gloo
+from commsched.lab.peers.contenders import Contender, alone, contenders, join_gloo
 from commsched.lab.peers.models import MODELS, training
-from commsched.lab.peers.record import Trained, Turns
+from commsched.lab.peers.record import ALONE, Trained, Turns
 from commsched.run.job import agree
 from commsched.run.session import errors_end_the_job
 
@@ -54,7 +54,7 @@ def main() -> None:
     with errors_end_the_job(comm):
         join_gloo(comm)
         make = partial(training, args.model, comm.rank, comm.size, args.seed)
-        trained = dict(contenders(make, args.plan, comm))
+        trained = {ALONE: alone(make()), **dict(contenders(make, args.plan, comm))}
         seconds: dict[str, list[float]] = {name: [] for name in trained}
         names, steps = list(trained), args.steps
         for turn in range(args.rounds + 1):

@@ -23,16 +23,28 @@ def commsched(
     quiet: bool = False,
     options: Sequence[str] = (),  # of mpiexec
 ) -> None:
-    """Run a commsched command on `ranks` ranks for at most `limit` s.
+    """Run a commsched command; see `run`."""
+    run(ranks, [*COMMAND, *words], limit, quiet=quiet, options=options)
+
+
+def run(
+    ranks: int,
+    command: Sequence[str],
+    limit: float,
+    *,
+    quiet: bool = False,
+    options: Sequence[str] = (),  # of mpiexec
+) -> None:
+    """Run a command on `ranks` ranks for at most `limit` s.
 
     A job that fails is an error, which quotes the last output of a quiet job.
     """
-    process = started(ranks, [*COMMAND, *words], options, quiet=quiet)
-    said = ""
+    process = started(ranks, command, options, quiet=quiet)
+    said, words = "", " ".join(command[len(COMMAND) :])
     try:
         said = process.communicate(timeout=limit)[0] or ""
     except subprocess.TimeoutExpired:
-        raise CommschedError(f"'{' '.join(words)}' took more than {limit:g} s") from None
+        raise CommschedError(f"'{words}' took more than {limit:g} s") from None
     finally:
         end(process)
         if process.stdout is not None:
@@ -41,7 +53,7 @@ def commsched(
         lines = said.splitlines()  # launchers print much when a job fails
         ours = [line for line in lines if line.startswith(OURS)] or lines
         tail = "".join(f"\n{line}" for line in ours[-LAST:])
-        what = f"'{' '.join(words)}' on {ranks} ranks"
+        what = f"'{words}' on {ranks} ranks"
         raise CommschedError(f"{what} ended with status {process.returncode}{tail}")
 
 
