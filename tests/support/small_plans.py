@@ -1,5 +1,6 @@
 """Small plans for tests."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from commsched.machine.model import Device, Link, Machine, placement
@@ -102,3 +103,17 @@ def strategy_plan(net: Net, on: Machine, strategy: str, **params: Param) -> Plan
     """A plan of any strategy with buckets of 100 kB, by the cheapest methods."""
     request = Request(net=net, machine=on, strategy=strategy, params=params, bucket=1e5)
     return make_plan(request, "greedy")
+
+
+def daso_plan(
+    nodes: int = 2,
+    lanes: int = 2,
+    sizes: Sequence[int] = (3000, 40000),
+    seconds: float = 1e-3,
+    on: Machine | None = None,
+    **params: Param,
+) -> Plan:
+    """DASO without warm-up and cool-down, for layers of some elements."""
+    usual: dict[str, Param] = {"warmup": 0, "cooldown": 0, "batches": 1000}
+    net = graph(list(sizes), seconds)
+    return strategy_plan(net, on or machine(nodes, lanes), "daso", **{**usual, **params})
