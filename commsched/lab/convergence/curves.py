@@ -27,7 +27,8 @@ COLOURS = {
     "samo": "#CC79A7",
     "coded messages": "#00503A",
 }
-DASHES: tuple[str, ...] = ("-", "--", ":", "-.")
+Dash = str | tuple[int, tuple[int, ...]]
+DASHES: tuple[Dash, ...] = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 3)))
 ACROSS = 2  # panels in a row
 SPAN, SPAN_OF_TEXT = 3.2, 1.2  # largest drawn loss, over the least in its panel
 LEAST = 0.95  # end of the axis, over the least loss
@@ -44,7 +45,7 @@ def draw_curves(tables: Sequence[ConvergenceTable], path: Path) -> None:
     _panels(tables, path, _curve, "steps", "held-out loss, nats")
 
 
-Line = Callable[[Axes, CaseResult, str, str], float]  # returns the least loss
+Line = Callable[[Axes, CaseResult, str, Dash], float]  # returns the least loss
 
 
 def _panels(
@@ -88,7 +89,7 @@ def _tuned(table: ConvergenceTable) -> list[CaseResult]:
     return sorted(found, key=lambda case: places.index(case.family))
 
 
-def _rates(axes: Axes, case: CaseResult, colour: str, dash: str) -> float:
+def _rates(axes: Axes, case: CaseResult, colour: str, dash: Dash) -> float:
     rates = [one.rate for one in case.tuned]
     losses = [np.nan if one.loss is None else one.loss for one in case.tuned]
     axes.plot(rates, losses, color=colour, ls=dash, lw=1.1, label=case.name)
@@ -98,7 +99,7 @@ def _rates(axes: Axes, case: CaseResult, colour: str, dash: str) -> float:
     return float(np.nanmin(losses, initial=np.inf))
 
 
-def _curve(axes: Axes, case: CaseResult, colour: str, dash: str) -> float:
+def _curve(axes: Axes, case: CaseResult, colour: str, dash: Dash) -> float:
     trials = case.trained.trials
     curves = [[np.nan if x.loss is None else x.loss for x in each.held_out] for each in trials]
     means = [mean(column).value for column in zip(*curves, strict=True)]
