@@ -14,7 +14,7 @@ from commsched.machine.slower import slower
 from commsched.net import file as net_file
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.planner.auto.choose import Choice, choose
-from commsched.planner.auto.learning import cost, lessons
+from commsched.planner.auto.learning import cost, cost_of, lessons
 from commsched.planner.auto.reasons import left_out, reasons
 from commsched.planner.auto.rows import request_of, times
 from commsched.planner.families import plan_with_verdict
@@ -213,4 +213,29 @@ def test_command_writes_the_winner(tmp_path: Path, capsys: pytest.CaptureFixture
     assert json.loads(path.read_text())["strategy"] == first["strategy"]
     assert told["ranks"] == 2
     assert main([*words, "--unmeasured"]) == 2
-    assert "need --strategy auto" in capsys.readouterr().err
+    assert "--unmeasured needs --max-lost" in capsys.readouterr().err
+
+
+def test_of_allowed_codecs_those_stay_that_cost_no_more_in_learning(tmp_path, capsys):
+    path = tmp_path / "plan.json"
+    words = ["plan", "vgg16", "--machine", "p3dn.24xlarge", "--nodes", "2", "-o", str(path)]
+    words += ["--time-limit", "0", "--allow", "fp16"]
+    worst = cost_of("fp16").lost
+
+    def planned(*more):
+        assert main([*words, *more]) in (0, None)
+        return {launch["method"] for launch in json.loads(path.read_text())["launches"]}
+
+    assert any("fp16" in method for method in planned())
+    assert f"cost in learning: loses {worst:.2g}" in capsys.readouterr().out
+    assert any("fp16" in method for method in planned("--max-lost", f"{worst * 1.1:g}"))
+    assert "leaves out" not in capsys.readouterr().err
+    assert not any("fp16" in method for method in planned("--max-lost", f"{worst * 0.9:g}"))
+    assert "leaves out fp16, whose cost in learning is: loses" in capsys.readouterr().err
+    words[-1] = "topk:0.07"
+    planned("--max-lost", "1e9")
+    assert (
+        "leaves out topk:0.07, whose cost in learning is: not measured" in capsys.readouterr().err
+    )
+    planned("--max-lost", "1e9", "--unmeasured")
+    assert "leaves out" not in capsys.readouterr().err

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commsched.calibrate.links import without_burst
 from commsched.coding.registry import CODECS
 from commsched.cost.play import play
 from commsched.exchange.node_lanes import teams
@@ -50,6 +51,28 @@ def test_without_a_rest_a_burst_changes_no_exchange_that_keeps_its_ports_busy(na
     assert (with_burst <= without * (1 + 1e-12)).all()
     # The first message of a port gains nothing: nobody is through before one message's time.
     np.testing.assert_allclose(played(name, on, 20_000).end, without, rtol=1e-12)
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_a_curve_of_rested_ports_predicts_those_that_have_not_rested(nodes):
+    """Calibration measures rings after rests; in training ports may never rest."""
+    rate = CodecRate(encode=0.0, add=0.0, decode=0.0)
+    on = filled(nodes, 1, burst=BURST, device=replace(DEVICE, codecs={"dense": rate}))
+    on = replace(on, between=Link(latency=1e-8, overhead=0.0, per_byte=SLOW.per_byte))
+    hops, numels = 2 * (nodes - 1), nodes * np.array([10, 1_000, 4_000, 16_000, 64_000])
+    times = [ends("ring", on, n, 1.0).max() for n in numels.tolist()]
+    seconds = np.maximum(np.array(times) / hops - on.between.latency, 0.0)
+    points = [(0.0, 0.0), *zip((4.0 * numels / nodes).tolist(), seconds.tolist(), strict=True)]
+    measured = replace(on.between, points=tuple(points))
+    found = replace(on, between=without_burst(measured, BURST, hops))
+    for numel, lasted in zip(numels[1:].tolist(), times[1:], strict=True):
+        rested = ends("ring", found, numel, 1.0).max()
+        assert rested == pytest.approx(lasted, rel=0.05)
+        tired, true = (ends("ring", each, numel, 0.0).max() for each in (found, on))
+        assert tired == pytest.approx(true, rel=0.03)
+    # As measured, the burst would count twice after a rest, and once where there is none.
+    twice = replace(on, between=measured)
+    assert ends("ring", twice, numels[1], 0.0).max() < 0.95 * ends("ring", on, numels[1], 0.0).max()
 
 
 @given(name=st.sampled_from(ROUTES), nodes=st.integers(2, 5), rest=st.floats(0.0, 1e-6))

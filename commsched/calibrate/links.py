@@ -1,7 +1,7 @@
 """Measure link classes by rings: inside nodes, between nodes, shared ports, slow nodes."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from mpi4py import MPI
@@ -59,7 +59,26 @@ def measure(comm: MPI.Intracomm, group: Group, arena: Arena, budget: float) -> L
         found.overrides[number] = _among(comm, pair, arena, share / 4)[0]
     found.burst = _burst(comm, usual[:2], arena, found.between, share / 4)
     found.nic = _shared_port(comm, group, usual, arena, found.between, share / 4)
+    found.between = without_burst(found.between, found.burst, 2 * (len(usual) - 1))
+    for number, link in found.overrides.items():
+        found.overrides[number] = without_burst(link, found.burst, 2)
     return found
+
+
+def without_burst(link: Link, burst: float, hops: int) -> Link:
+    """Return a link whose curve is that of ports which have not rested.
+
+    Each measured exchange of `hops` messages of n bytes began after a rest, in which its ports had
+    saved `burst` s: it took them hops w - burst, and nothing if these messages fit into the burst.
+    """
+
+    def unrested(nbytes: float, seconds: float) -> float:
+        port = nbytes * link.per_byte
+        fits = hops * port <= burst + hops * seconds
+        return max(seconds, port) if fits else seconds + burst / hops
+
+    points = tuple((nbytes, unrested(nbytes, seconds)) for nbytes, seconds in link.points)
+    return replace(link, points=points)
 
 
 def _among(

@@ -122,7 +122,11 @@ def _route(asked: Exchange, limit: int) -> _Route | None:
     if not (machine.native and group.size == machine.size):
         return _taken(taken, payload, machine, group, begin + taken.base, rest, limit)
     counted = _taken(taken, payload, machine, group, start, 0.0, 0)
-    end = np.full(len(start), start.max() + measured(machine.native, _whole(payload)))
+    nbytes = _whole(payload)
+    # It was measured with rested ports: what a port lacks of a burst comes later.
+    lacks = machine.burst - np.minimum(rest, machine.burst)
+    late = start + np.minimum(lacks, nbytes * machine.between.per_byte)
+    end = np.full(len(start), late.max() + measured(machine.native, nbytes))
 
     def then(played: Played) -> Played:
         return replace(played if counted.then is None else counted.then(played), end=end)

@@ -34,6 +34,8 @@ from commsched.net.load import on_machine
 from commsched.plan import file as plan_file
 from commsched.plan.model import Param, Plan
 from commsched.planner.auto.choose import LOST, Choice, choose
+from commsched.planner.auto.learning import cost_of
+from commsched.planner.auto.rows import learning
 from commsched.planner.break_even import RATES, BreakEven, break_even, check_break_even
 from commsched.planner.families import NO_PLAN, Planned, plan_with_verdict
 from commsched.planner.limits.error_budget import verdict as errors
@@ -43,6 +45,7 @@ from commsched.planner.reasons import verdict
 from commsched.planner.registry import DEFAULT
 from commsched.planner.request import Report, Request
 from commsched.planner.smaller import too_large
+from commsched.program.registry import STRATEGIES
 from commsched.progress import tell, working
 from commsched.quantities import (
     DENSITY,
@@ -84,11 +87,14 @@ OPTIONS = (
     Option(
         "--max-lost",
         "L",
-        "with auto: largest measured cost in learning that may be chosen, in points of accuracy or"
-        " per cent of the held-out loss; default: 0.5",
+        "largest measured cost in learning that a plan of auto, or a codec of --allow, may have, in"
+        " points of accuracy or per cent of the held-out loss; default: 0.5 with auto, else any",
         NUMBERS,
     ),
-    Flag("--unmeasured", "with auto: also choose what has no measured cost in learning"),
+    Flag(
+        "--unmeasured",
+        "with auto or --max-lost: also choose what has no measured cost in learning",
+    ),
     Option("--planner", "NAME", "search algorithm", default=DEFAULT),
     Flag("--lossless", "reject all lossy codecs"),
     Option("--allow", "CODEC,...", "lossy codecs that the planner may use", default=""),
@@ -178,6 +184,8 @@ def request(args: argparse.Namespace) -> Request:
     net = net_file.load(args.net).scaled(args.scale, args.stretch)
     net = net if args.density is None else net.with_density(args.density)
     net = on_machine(net, on, args.compute)
+    if args.strategy != choice.AUTO:
+        lossy = _learning(lossy, args.max_lost, args.unmeasured)
     wanted = Request(
         net=net,
         machine=on,
@@ -198,6 +206,22 @@ def request(args: argparse.Namespace) -> Request:
         report=_progress if args.progress else None,
     )
     return only(wanted, args.method)
+
+
+def _learning(lossy: tuple[str, ...], lost: float | None, unmeasured: bool) -> tuple[str, ...]:
+    """Return the codecs that cost at most `lost` in learning; say what the others cost."""
+    if lost is None:
+        if unmeasured:
+            raise CommschedError("--unmeasured needs --max-lost, or --strategy auto")
+        return lossy
+    found = []
+    for codec in lossy:
+        cost = cost_of(codec)
+        if unmeasured if cost.lost is None else cost.lost <= lost:
+            found.append(codec)
+        else:
+            tell(f"--max-lost {lost:g} leaves out {codec}, whose cost in learning is: {cost}")
+    return tuple(found)
 
 
 def _forced(patterns: dict[str, str], net: Net) -> dict[str, str]:
@@ -228,8 +252,6 @@ def _planned(
 ) -> tuple[Choice | None, Planned]:
     """Plan the strategy that was asked for, or choose one."""
     if args.strategy != choice.AUTO:
-        if args.max_lost is not None or args.unmeasured:
-            raise CommschedError("--max-lost and --unmeasured need --strategy auto")
         return None, plan_with_verdict(wanted, args.planner)
     lost = LOST if args.max_lost is None else args.max_lost
     chosen = choose(wanted, args.planner, lost, args.unmeasured, say)
@@ -321,9 +343,16 @@ def facts(made: Plan, every: bool = True) -> list[str]:
         *network(made.machine),
         *origin(made.net),
         native.sentence(made),
+        _cost_in_learning(made),
         *stages.lines(made, every=every),
     ]
     return [line for line in lines if line]
+
+
+def _cost_in_learning(made: Plan) -> str:
+    """Say what a plan that sums other numbers than one process costs; empty for others."""
+    cost = learning(made, STRATEGIES[made.strategy].batches(made))
+    return "" if cost.lost == 0 else f"cost in learning: {cost}"
 
 
 def headline(made: Plan) -> str:
@@ -351,6 +380,7 @@ def summary(made: Plan) -> dict[str, Any]:
         "iteration_median_seconds": made.iteration or None,
         "bound_seconds": made.bound or None,
         "verdict": verdict.data(made),
+        "cost_in_learning": str(learning(made, STRATEGIES[made.strategy].batches(made))),
         "memory_bytes": needed(made),
         "memory_limit_bytes": made.machine.device.memory,
         "warnings": list(doubts(errors_of(made.machine))),

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from commsched import files, shipped
-from commsched.exchange.registry import find_method
+from commsched.exchange.registry import find_method, lossy_name
 from commsched.plan.model import Param, Plan
 from commsched.program.registry import STRATEGIES
 
@@ -81,9 +81,14 @@ def cost(plan: Plan) -> Cost:
             return same if same.lost is not None else Cost(None, f"{same} with {_shown(params)}")
         if not codecs:
             return Cost(0.0, "none: the sums of one process")
-        found = [_worst(DENSE, None, (codec,)) for codec in codecs]
+        found = [cost_of(codec) for codec in codecs]
         return max(found, key=lambda one: (one.lost is None, one.lost or 0.0))
     return _worst(plan.strategy, params, codecs)
+
+
+def cost_of(codec: str) -> Cost:
+    """Look up what a lossy codec or method costs under dense sums; the worst of the nets counts."""
+    return _worst(DENSE, None, (lossy_name(codec),))
 
 
 def may_be_chosen(lost: float, unmeasured: bool) -> Callable[[Plan], bool]:
