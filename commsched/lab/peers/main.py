@@ -163,8 +163,8 @@ def _cell(
     lossy = [planned(codec, (codec,)) for codec in codecs]
     learned = _learned(model, bed, lossy, wanted, say) if lossy else ()
     good = [path for path in lossy if as_good(learned, f"plan {path.stem}")]
-    good = sorted(good, key=lambda path: iteration(plan_file.read(path)))[:1]
-    paths = [planned("lossless"), *good]
+    fastest = sorted(good, key=lambda path: iteration(plan_file.read(path)))[:1]
+    paths = [planned("lossless"), *fastest]
     paths += [_late(path) for path in paths]
     predicted = {f"plan {path.stem}": iteration(plan_file.read(path)) for path in paths}
     words = [model, *_plan_words(paths)]
@@ -176,7 +176,7 @@ def _cell(
             say(f"{where}: training in turns, seed {seed}")
             fabric.python("commsched.lab.peers.turns", *words, *_seeded(seed, path))
         jobs.append(files.read(path, Turns))
-    return Cell(model, bed, tuple(jobs), predicted, learned, good[0].stem if good else "")
+    return Cell(model, bed, tuple(jobs), predicted, learned, fastest[0].stem if fastest else "")
 
 
 def _learned(
