@@ -1,11 +1,14 @@
 """Who trains: our plans by `attach`, and DistributedDataParallel over gloo in its own ways."""
 
+import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
 import torch
 import torch.distributed as dist

@@ -5,25 +5,15 @@ finds the data of others in the caches. Which one begins moves on from round to 
 disturbs the machine for a while hurts all alike. The turns of the slowest last at least SECONDS.
 """
 
-import argparse
 import math
-import os
 import time
-from functools import partial
-from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
-
-import msgspec
-import torch.distributed as dist
 from mpi4py import MPI
 
-from commsched import files
-from commsched.lab.peers.contenders import Contender, alone, contenders, join_gloo
-from commsched.lab.peers.models import MODELS, training
+from commsched.lab.peers.contenders import Contender, alone, contenders
+from commsched.lab.peers.job import joined, options, write
 from commsched.lab.peers.record import ALONE, Trained, Turns
 from commsched.run.job import agree
-from commsched.run.session import errors_end_the_job
 
 SECONDS = 0.5
 
@@ -42,18 +32,10 @@ def _turn(contender: Contender, steps: int, comm: MPI.Intracomm) -> float:
 
 def main() -> None:
     """Train on all ranks; rank 0 writes what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("model", choices=MODELS)
-    parser.add_argument("--plan", type=Path, action="append", default=[])
+    parser = options(__doc__, 4, "of a turn, at least")
     parser.add_argument("--rounds", type=int, default=5, help="that count, after one that does not")
-    parser.add_argument("--steps", type=int, default=4, help="of a turn, at least")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("-o", "--output", type=Path, required=True)
     args = parser.parse_args()
-    comm = MPI.COMM_WORLD
-    with errors_end_the_job(comm):
-        join_gloo(comm)
-        make = partial(training, args.model, comm.rank, comm.size, args.seed)
+    with joined(args) as (comm, make):
         trained = {ALONE: alone(make()), **dict(contenders(make, args.plan, comm))}
         seconds: dict[str, list[float]] = {name: [] for name in trained}
         names, steps = list(trained), args.steps
@@ -67,11 +49,7 @@ def main() -> None:
             Trained(name=name, seconds=tuple(seconds[name]), loss=trained[name].held_out())
             for name in names
         )
-        if comm.rank == 0:
-            made = Turns(model=args.model, seed=args.seed, steps=steps, trained=found)
-            files.write(args.output, msgspec.to_builtins(made))
-        comm.Barrier()
-        dist.destroy_process_group()
+        write(Turns(model=args.model, seed=args.seed, steps=steps, trained=found), args, comm)
 
 
 if __name__ == "__main__":
