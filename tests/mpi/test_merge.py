@@ -10,7 +10,7 @@ from commsched.timeline.header import Measured
 from commsched.timeline.measure import waiting_filled
 from commsched.timeline.model import Span, Timeline
 from commsched.timeline.parts import PartHeader, PartWriter, find
-from tests.support.ranks import WORLD, together
+from tests.support.ranks import WORLD, meet, together
 
 pytestmark = pytest.mark.groups(1, 2, 3)
 STEPS, TABLES = 50, {"streams": ("compute", "between"), "names": ("x", "b/exchange", "late")}
@@ -36,7 +36,9 @@ def merged(path, block):
         writer.append([span])
     writer.close()
     with watchdog(WORLD, "test", 60.0) as dog:
-        return merge(WORLD, path, writer, header, {}, dog)
+        found = merge(WORLD, path, writer, header, {}, dog)
+    meet(WORLD)  # each rank has removed its part
+    return found
 
 
 def whole():
