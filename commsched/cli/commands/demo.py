@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from commsched import files
-from commsched.cli.commands.plan import headline
 from commsched.cli.options import Commands, Flag, Option, add_command
+from commsched.cli.plan_facts import headline
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file

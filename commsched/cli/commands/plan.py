@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from commsched.cli import choice, machine, reasons, size, stages
+from commsched.cli import choice, machine, reasons, size
 from commsched.cli import method_schedule as schedule
 from commsched.cli.arguments import pairs
 from commsched.cli.options import (
@@ -21,31 +21,25 @@ from commsched.cli.options import (
     add_command,
     json_file,
 )
+from commsched.cli.plan_facts import facts, summary
 from commsched.cli.signals import Spare, one_interrupt, time_limit
 from commsched.errors import CommschedError, TooLittleTime
 from commsched.exchange import recorded_gradients as recorded
-from commsched.machine.library import library_of
-from commsched.machine.ports import network, network_data
-from commsched.machine.trust import doubts, errors_of
 from commsched.net import file as net_file
-from commsched.net.compute import compute_data, origin
 from commsched.net.graph import Net
 from commsched.net.load import on_machine
 from commsched.plan import file as plan_file
 from commsched.plan.model import Param, Plan
 from commsched.planner.auto.choose import LOST, Choice, choose
 from commsched.planner.auto.learning import cost_of
-from commsched.planner.auto.rows import learning
 from commsched.planner.break_even import RATES, BreakEven, break_even, check_break_even
 from commsched.planner.families import NO_PLAN, Planned, plan_with_verdict
 from commsched.planner.limits.error_budget import verdict as errors
-from commsched.planner.limits.memory import needed
 from commsched.planner.only_methods import only
 from commsched.planner.reasons import verdict
 from commsched.planner.registry import DEFAULT
 from commsched.planner.request import Report, Request
 from commsched.planner.smaller import too_large
-from commsched.program.registry import STRATEGIES
 from commsched.progress import tell, working
 from commsched.quantities import (
     DENSITY,
@@ -57,9 +51,8 @@ from commsched.quantities import (
     POSITIVE,
     SPREAD,
 )
-from commsched.simulate import native
 from commsched.text_table import table
-from commsched.units import nbytes, seconds
+from commsched.units import seconds
 
 EXAMPLE = """example:
   commsched plan vgg16 --machine p3dn.24xlarge -o plan.json
@@ -333,77 +326,3 @@ def _report(
 def _even(wanted: Request, spare: Spare) -> BreakEven | None:
     with working("looking for the break-even") as say:
         return spare.made("the break-even", lambda: break_even(wanted, say=say), None)
-
-
-def facts(made: Plan, every: bool = True) -> list[str]:
-    """Describe a plan, its machine and its net, a line each; `every`: with all stages."""
-    lines = [
-        headline(made),
-        *(f"warning: {sentence}" for sentence in doubts(errors_of(made.machine))),
-        *network(made.machine),
-        *origin(made.net),
-        native.sentence(made),
-        _cost_in_learning(made),
-        *stages.lines(made, every=every),
-    ]
-    return [line for line in lines if line]
-
-
-def _cost_in_learning(made: Plan) -> str:
-    """Say what a plan that sums other numbers than one process costs; empty for others."""
-    cost = learning(made, STRATEGIES[made.strategy].batches(made))
-    return "" if cost.lost == 0 else f"cost in learning: {cost}"
-
-
-def headline(made: Plan) -> str:
-    """Describe a plan in one line."""
-    size, quality = nbytes(made.net.nbytes), reasons.quality(made)
-    return (
-        f"plan {made.hash[:12]}: {made.net.name} ({size} of gradients) on {made.machine.name},"
-        f" {made.machine.nodes} x {made.machine.size // made.machine.nodes} ranks,"
-        f" {made.strategy}, {len(made.launches)} launches" + (f"; {quality}" if quality else "")
-    )
-
-
-def summary(made: Plan) -> dict[str, Any]:
-    """Return a summary of the plan as JSON data; bytes of launches are those of float32."""
-    return {
-        "hash": made.hash,
-        "net": made.net.name,
-        "machine": made.machine.name,
-        "ranks": made.machine.size,
-        "strategy": made.strategy,
-        "planner": made.planner,
-        "library": library_of(made.machine).title,
-        "network": network_data(made.machine),
-        "compute": compute_data(made.net),
-        "iteration_median_seconds": made.iteration or None,
-        "bound_seconds": made.bound or None,
-        "verdict": verdict.data(made),
-        "cost_in_learning": str(learning(made, STRATEGIES[made.strategy].batches(made))),
-        "memory_bytes": needed(made),
-        "memory_limit_bytes": made.machine.device.memory,
-        "warnings": list(doubts(errors_of(made.machine))),
-        "launches": [
-            {
-                "launch": launch.name,
-                "tensors": len(launch.pieces),
-                "bytes": 4 * launch.numel,
-                "after": launch.after,
-                "method": launch.method,
-                "algorithm": native.algorithm(made, launch) or None,
-                "payload": launch.payload,
-                "among": launch.among,
-                "purpose": launch.purpose,
-                "every": launch.every,
-                "lag": launch.lag,
-                "seconds": launch.reason.seconds if launch.reason else None,
-                "runner_up": launch.reason.runner_up if launch.reason else None,
-                "runner_up_seconds": launch.reason.runner_up_seconds if launch.reason else None,
-                "margin_seconds": launch.reason.margin if launch.reason else None,
-                "opposite": launch.reason.opposite if launch.reason else None,
-                "opposite_margin_seconds": launch.reason.opposite_margin if launch.reason else None,
-            }
-            for launch in made.launches
-        ],
-    }

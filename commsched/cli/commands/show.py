@@ -7,8 +7,8 @@ from typing import Any
 
 from commsched import files, shipped
 from commsched.cli import reasons
-from commsched.cli.commands.plan import facts, headline, summary
 from commsched.cli.options import Commands, Flag, Option, add_command
+from commsched.cli.plan_facts import facts, headline, summary
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
 from commsched.machine.fabric import shape

@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from commsched.arrays import Floats
 
 LINEAR = 2e-3  # relative error of a curve between two of its points
 DEPTH = 7  # halvings of a gap, at most
