@@ -82,6 +82,7 @@ def wrong(self, packet, out):
 
 if mine and where == "wrong":
     type(CODECS["dense"]).add = wrong
+    type(CODECS["dense"]).plain_sum = lambda self, packet, out: None
 session.Emulated, session.Verifier, half.encode = Broken, Doubtful, counted
 raise SystemExit(main(sys.argv[1:]))
 """

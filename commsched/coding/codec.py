@@ -65,6 +65,10 @@ class Codec(ABC):
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         """Expected packet bytes for elements [start, stop) that sum `merged` ranks: (m,)."""
 
+    def plain_sum(self, packet: Array, out: Array) -> tuple[Array, Array] | None:
+        """Return float32 (n,) `came` and `into` if `add` is just into += came; None: it is not."""
+        return None
+
     def encode_kept(self, values: Array, lost: Array, state: State) -> tuple[Array, bool]:
         """Add `lost` to (n,) float32 in place; return the encoded sums, and if all are finite."""
         put(lost, values, ADD)

@@ -117,6 +117,12 @@ class ReducingEndpoint(Endpoint):
             return partial(self._codec.add, packet, self._run(first, stop))
         return partial(self.add if add else self.put, first, stop, packet)
 
+    def plain_sum(
+        self, first: int, stop: int, add: bool, packet: Array
+    ) -> tuple[Array, Array] | None:
+        """Return float32 (n,) `came` and `into` if `merging` is just into += came, or None."""
+        return self._codec.plain_sum(packet, self._run(first, stop)) if add and self.views else None
+
     def landing(self, first: int, stop: int, add: bool) -> Array | None:
         return self.room(first, stop, add) if self._codec.fixed else None
 

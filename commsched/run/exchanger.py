@@ -380,7 +380,7 @@ class Exchanger:
         assert self._engine is not None
         board, step = self._engine.board, self._handover.step
         what = "waits for all ranks to leave"
-        board.status["compute"] = WaitStatus(step, "end", what, now(), True)
+        board.show("compute", WaitStatus(step, "end", what, now(), True))
         check_left(agree.gather_numbers(step, self._comm))
         self._mark(all_of_them=True)
         if self._updates is not None:

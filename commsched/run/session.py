@@ -153,7 +153,7 @@ def _verify(engine: Engine, verifier: Verifier, step: int) -> None:
     engine.drain()
     begun = now()
     what = "waits for the dense sums of all ranks"
-    engine.board.status["compute"] = WaitStatus(step, "verify", what, begun, True)
+    engine.board.show("compute", WaitStatus(step, "verify", what, begun, True))
     verifier.check(step)
     engine.recorder.leave_out(verifier.least(now() - begun))
     engine.board.idle("compute")

@@ -206,7 +206,7 @@ class Training:
         self._engine.board.idle("compute")
 
     def _post_status(self, step: int, name: str, what: str) -> None:
-        self._engine.board.status["compute"] = WaitStatus(step, name, what, now(), True)
+        self._engine.board.show("compute", WaitStatus(step, name, what, now(), True))
 
     def _settle(self) -> None:
         """Finish all exchanges, apply their results, and log all steps."""

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -12,12 +13,14 @@ from commsched.exchange.pair import route
 from commsched.exchange.payload import Payload
 from commsched.machine.model import Group
 from commsched.net.bucket import BucketSpec
-from commsched.run.engine.prepared import Landing, Prepared, prepared
+from commsched.run.engine.prepare import kind, prepared
+from commsched.run.engine.prepared import Landing, Prepared
 from commsched.run.engine.probe import TURNS, Arena, Exchanges
 from commsched.run.engine.transfer import Transfer, begin
 from commsched.run.engine.wait_for_messages import complete
+from commsched.run.job.clock import now
 from commsched.run.wire.host import PLAIN, PlainPath
-from commsched.run.wire.path import Repeated
+from commsched.run.wire.path import Repeated, Unlocked
 from tests.support.ranks import WORLD, together
 
 NUMEL, STEPS = 1001, 3
@@ -81,6 +84,33 @@ def test_a_step_of_dense_sums_makes_no_objects():
         blocks.append(sys.getallocatedblocks() - before)
     again.free()
     together([f"{blocks} blocks" if min(blocks) > 5 else ""])
+
+
+@pytest.mark.skipif(not issubclass(kind(), Unlocked), reason="needs commsched[fast]")
+def test_compiled_exchanges_go_on_while_python_holds_the_lock():
+    schedule, values, held = endpoint("ring", "dense")
+    values[:] = 1 + WORLD.rank
+    again = prepared(schedule, held, WORLD, 7, PLAIN)
+    begins, usual = threading.Event(), sys.getswitchinterval()
+    pace = np.array([20.0, 0.0, 0.0, 1e-3, 1e-3])  # s of patience; sleeps of 1 ms
+
+    def wait():
+        begins.set()
+        again.wait(pace, 0.0, np.zeros(1, np.uint8))
+
+    waiter = threading.Thread(target=wait)
+    sys.setswitchinterval(60.0)  # until its holder waits, nobody else gets the lock
+    try:
+        waiter.start()
+        begins.wait()
+        until, total = now() + 10.0, [sum(range(1, WORLD.size + 1))] * NUMEL
+        while (summed := values.tolist() == total) is False and now() < until:
+            pass
+    finally:
+        sys.setswitchinterval(usual)
+    waiter.join()
+    again.free()
+    together(["" if summed else "not summed until the lock was free"])
 
 
 def test_what_was_compiled_for_less_memory_is_compiled_anew():

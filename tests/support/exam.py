@@ -27,7 +27,8 @@ from commsched.exchange.registry import METHODS, find_method, legal_methods
 from commsched.machine.level import Span
 from commsched.machine.model import Group
 from commsched.methods.node_union import method as node_union
-from commsched.run.engine.prepared import Prepared, prepared
+from commsched.run.engine.prepare import prepared
+from commsched.run.engine.prepared import Prepared
 from commsched.run.engine.transfer import begin
 from commsched.run.engine.wait_for_messages import Pacer
 from commsched.run.job.clock import now

@@ -66,7 +66,10 @@ def add(commands: Commands) -> None:
 
 
 def bench(args: argparse.Namespace) -> None:
-    """Run one benchmark and print its table."""
+    """Run one benchmark and print its table; all measure one core, or a core per rank."""
+    from commsched.kernels.threads import one_thread
+
+    one_thread()
     from commsched.run.wire.device import check_device
 
     check_device(args.device)
@@ -182,9 +185,6 @@ def runtime(args: argparse.Namespace) -> None:
 
 def torch_overhead(args: argparse.Namespace) -> None:
     """Measure what a PyTorch script pays: hand-over, attach, a timeline, capture."""
-    from commsched.kernels.threads import one_thread
-
-    one_thread()
     begin(args)
     from commsched.lab.peers.overhead import rows
 

@@ -17,7 +17,7 @@ from commsched.exchange.pair import route
 from commsched.exchange.payload import Payload
 from commsched.machine.model import Group
 from commsched.net.bucket import BucketSpec
-from commsched.run.engine.prepared import prepared
+from commsched.run.engine.prepare import prepared
 from commsched.run.engine.probe import PAUSE
 from commsched.run.engine.transfer import begin
 from commsched.run.engine.wait_for_messages import complete

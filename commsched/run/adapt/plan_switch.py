@@ -125,7 +125,7 @@ class Changes:
     def _waits(self, step: int, more: float = 0.0) -> None:
         """Post a wait whose deadline counts from `more` seconds ahead."""
         what = "waits for all ranks to change their plan"
-        self._engine.board.status["compute"] = WaitStatus(step, "switch", what, now() + more, True)
+        self._engine.board.show("compute", WaitStatus(step, "switch", what, now() + more, True))
 
     def switch(
         self,

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from commsched.program.model import After, Op
 from commsched.run.job.clock import now
 
@@ -49,6 +51,7 @@ class Board:
         self.lock = threading.RLock()
         self.failure: BaseException | None = None
         self.closed = False
+        self.changed = np.zeros(1, np.uint8)  # 1: something was posted since it was cleared
         self.occupies_cores = True  # whether the computation of this rank does
         self.status: dict[str, WaitStatus] = {}
         self.moved = now()  # when an operation was last done
@@ -63,9 +66,15 @@ class Board:
         own = self.status.get("compute")
         return self.occupies_cores and not (own and own.waits)
 
+    @property
+    def owes(self) -> bool:
+        """Whether `deliver` has streams to wake."""
+        return bool(self._due)
+
     def mark(self, step: int, name: str, when: float, *, wakes: bool = True) -> None:
         """Post that an operation is done; without `wakes` `deliver` wakes those who wait for it."""
         with self.lock:
+            self.changed[0] = 1
             self._done.setdefault(step, {})[name] = self.moved = when
             for sleeper in self._sleepers:
                 if (step, name) not in sleeper.keys:
@@ -95,6 +104,7 @@ class Board:
     def wake(self) -> None:
         """Wake all streams: there is new work, an end or a failure."""
         with self.lock:
+            self.changed[0] = 1
             for sleeper in self._sleepers:
                 sleeper.condition.notify()
 
@@ -149,7 +159,7 @@ class Board:
                 what = f"waits for {' or '.join(keys[0][1] for keys in missing)}"
                 status = self.status.get(stream)
                 if status is None or (status.name, status.what) != (ops[0].name, what):
-                    self.status[stream] = WaitStatus(step, ops[0].name, what, now(), deadline)
+                    self.show(stream, WaitStatus(step, ops[0].name, what, now(), deadline))
                 self.sleep({key for keys in missing for key in keys})
             self.check()
             self.status[stream] = WaitStatus(step, ops[0].name, "runs", now(), False)
@@ -160,18 +170,23 @@ class Board:
             while missing := [key for op in ops for key in self.missing(step, op.after)]:
                 self.check()
                 what = f"waits for {missing[0][1]}"
-                self.status[stream] = WaitStatus(step, ops[0].name, what, now(), True)
+                self.show(stream, WaitStatus(step, ops[0].name, what, now(), True))
                 self.sleep(set(missing), every=True)
             self.check()
             self.status[stream] = WaitStatus(step, ops[-1].name, "runs", now(), False)
 
     def poll(self, done: Callable[[], bool], stream: str, status: WaitStatus) -> None:
         """Wait for an event that is not posted on the board, and show `status` meanwhile."""
-        self.status[stream] = status
+        self.show(stream, status)
         while not done():
             self.check()
             time.sleep(POLL)
         self.idle(stream)
+
+    def show(self, stream: str, status: WaitStatus) -> None:
+        """Note what the stream waits for."""
+        self.status[stream] = status
+        self.changed[0] = 1
 
     def idle(self, stream: str) -> None:
         """Note that the stream has nothing to do."""

@@ -52,7 +52,7 @@ class CallerLane:
         """Wait for operations of a step, under the deadline; `what` needs them."""
         board = self._engine.board
         waits = f"waits for {', '.join(missing)}"
-        board.status["compute"] = WaitStatus(step, what, waits, now(), True)
+        board.show("compute", WaitStatus(step, what, waits, now(), True))
         board.until_done((step, end) for end in missing)
         board.idle("compute")
 

@@ -22,7 +22,8 @@ from commsched.run.engine.board import HOLD, Board, WaitStatus
 from commsched.run.engine.buckets import Buckets
 from commsched.run.engine.channels import EVERYONE, channel, communicators
 from commsched.run.engine.messages import Mail, MessageStreams
-from commsched.run.engine.prepared import Landing, prepared
+from commsched.run.engine.prepare import kind, prepared
+from commsched.run.engine.prepared import Landing
 from commsched.run.engine.recorder import Recorder
 from commsched.run.engine.transfer import begin
 from commsched.run.engine.wait_for_messages import Pacer
@@ -31,7 +32,7 @@ from commsched.run.job.clock import now
 from commsched.run.job.deadlines import deadlines
 from commsched.run.job.ending import abort, say, say_why
 from commsched.run.job.watchdog import unanswering
-from commsched.run.wire.path import Exchange, PendingMove, Repeated
+from commsched.run.wire.path import Exchange, PendingMove, Repeated, Unlocked
 from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.schedule.rounds import Schedule
 from commsched.units import nbytes, seconds
@@ -49,6 +50,7 @@ class Active:
     exchange: Exchange
     start: float
     moved: float  # time of its last progress
+    moves: int = 0  # of the exchange, until then
     by_library: int | None = None  # B on the wire for a sum by the library
 
     def sent(self) -> int:
@@ -81,6 +83,7 @@ class Communication(threading.Thread):
         self._control = comm.Dup()
         self._comms = communicators(plan, comm)
         self._join()
+        kind()  # loads compiled code before the first step
         self.queues: dict[str, deque[tuple[int, Op]]] = {"inside": deque(), "between": deque()}
         self.messages = MessageStreams(
             plan, comm, board, recorder, mail, buckets.device_queue, place
@@ -133,21 +136,34 @@ class Communication(threading.Thread):
         self._prepared.clear()
 
     def _loop(self) -> None:
-        pacer = Pacer()
+        pacer, board = Pacer(), self._board
         while True:
+            board.changed[0] = 0
             started = self._start()
-            if self._board.failure is not None:
-                self._abort(self._board.failure)
-            if self._board.closed and not self._active and self.messages.idle:
+            if board.failure is not None:
+                self._abort(board.failure)
+            if board.closed and not self._active and self.messages.idle:
                 self.cpu = time.thread_time()
                 return
+            if started:
+                pacer.busy()
+            alone = None if board.owes else self._alone()
+            if alone is not None:
+                pacer.wait(alone, board.changed, board.computes)
             busy = self._progress() or started
-            self._board.deliver(busy=busy)
+            board.deliver(busy=busy)
             if busy:
                 pacer.busy()
-            elif self._active or self.messages.busy:
-                pacer.rest(self._board.computes)
+            elif alone is None and (self._active or self.messages.busy):
+                pacer.rest(board.computes)
             self._look()
+
+    def _alone(self) -> Unlocked | None:
+        """Return the one exchange that can go on without this thread's looks, if there is one."""
+        if len(self._active) != 1 or self.messages.busy:
+            return None
+        (active,) = self._active.values()
+        return active.exchange if isinstance(active.exchange, Unlocked) else None
 
     def _start(self) -> bool:
         """Do what is at the head of each free stream, as far as its inputs are there."""
@@ -191,7 +207,7 @@ class Communication(threading.Thread):
         phase, held = self._buckets.exchange(step, op)
         exchange = self._begin(op, phase.schedule, held)
         sent = self._sent[op.launch] if phase.schedule.library else None
-        self._active[stream] = Active(step, op, exchange, start, start, sent)
+        self._active[stream] = Active(step, op, exchange, start, start, by_library=sent)
 
     def _begin(self, op: Op, schedule: Schedule, held: Endpoint) -> Exchange:
         """Start an exchange, as it was compiled in an earlier step if it can be."""
@@ -219,13 +235,12 @@ class Communication(threading.Thread):
     def _progress(self) -> bool:
         moved = self.messages.progress()
         for stream, active in list(self._active.items()):
-            before = active.exchange.moves
             if active.exchange.progress():
                 del self._active[stream]
                 self._finish(stream, active)
                 moved = True
-            if active.exchange.moves != before:
-                active.moved = now()
+            if active.exchange.moves != active.moves:
+                active.moves, active.moved = active.exchange.moves, now()
                 moved = True
         return moved
 

@@ -24,7 +24,7 @@ from commsched.run.engine.worker import Roles
 from commsched.run.job.clock import now
 from commsched.run.wire.placement import ON_HOST, Placement
 
-SWITCH = 0.5e-3  # s; Python's default of 5 ms would hold up the communication thread
+SWITCH = 0.1e-3  # s; Python's default of 5 ms would hold up the communication thread
 
 
 class Engine:
@@ -113,7 +113,7 @@ class Engine:
     def drain(self) -> None:
         """Wait until everything that was submitted is done."""
         board = self.board
-        board.status["compute"] = WaitStatus(-1, "end", "waits for all exchanges", now(), True)
+        board.show("compute", WaitStatus(-1, "end", "waits for all exchanges", now(), True))
         board.until_done(self._last)
         board.idle("compute")
 

@@ -16,7 +16,7 @@ from commsched.exchange.endpoint import Endpoint, ReducingEndpoint
 from commsched.exchange.memory import AHEAD
 from commsched.run.engine.script import Receive, Send, script
 from commsched.run.job.clock import now
-from commsched.run.wire.path import Path, PendingMove
+from commsched.run.wire.path import PendingMove
 from commsched.schedule.rounds import Schedule
 
 
@@ -84,7 +84,6 @@ class Prepared:
                 landing.grow(number, held.room(move.first, move.stop, True).nbytes)
         self._grown = landing.grown
         self._receives = [self._coming(n, move) for n, move in enumerate(moves.receives)]
-        self.start()
 
     def fits(self, schedule: Schedule, held: Endpoint) -> bool:
         """Tell whether it can be started for an exchange, once it is over."""
@@ -167,26 +166,35 @@ class Prepared:
             if request is not None:
                 request.Start()
             else:
-                begun = now()
-                packet = self.held.take(move.first, move.stop)
-                self.coded += now() - begun
-                self._under_way.append(self._comm.Isend([packet, MPI.BYTE], move.peer, self._tag))
+                self._take(move)
             self.sent += nbytes
             self._issued += 1
         return self._issued != before
 
+    def _take(self, move: Send) -> MPI.Request:
+        """Make a packet and begin to send it."""
+        begun = now()
+        packet = self.held.take(move.first, move.stop)
+        self.coded += now() - begun
+        self._under_way.append(self._comm.Isend([packet, MPI.BYTE], move.peer, self._tag))
+        return self._under_way[-1]
+
     def _merge(self) -> bool:
         before = self._merged
         while self._merged < self._posted:
-            move, _, in_place, request, merge = self._receives[self._merged]
-            if not self._have_left(move.sent) or not request.Test():
+            coming = self._receives[self._merged]
+            if not self._have_left(coming.move.sent) or not coming.request.Test():
                 break  # the blocks are still being sent, or the packet is not here
-            if not in_place:
-                begun = now()
-                merge()
-                self.coded += now() - begun
+            if not coming.in_place:
+                self._read(coming)
             self._merged += 1
         return self._merged != before
+
+    def _read(self, coming: Coming) -> None:
+        """Merge a packet that is here."""
+        begun = now()
+        coming.merge()
+        self.coded += now() - begun
 
     def waiting(self) -> list[PendingMove]:
         found = []
@@ -197,27 +205,3 @@ class Prepared:
             send, nbytes, _ = self._sends[self._left]
             found.append(PendingMove("to", send.peer, nbytes))
         return found
-
-
-def prepared(
-    schedule: Schedule,
-    held: Endpoint,
-    comm: MPI.Intracomm,
-    tag: int,
-    path: Path,
-    landing: Landing | None = None,
-) -> Prepared | None:
-    """Compile and start an exchange; None if its packets must go another way.
-
-    They go this way if the host's memory holds them, their sizes are known, and MPI can count them.
-    """
-    if schedule.library or not path.whole:
-        return None
-    if not isinstance(held, ReducingEndpoint) or not held.fixed:
-        return None
-    moves = script(schedule, comm.rank)
-    runs = [(send.first, send.stop) for send in moves.sends]
-    runs += [(receive.first, receive.stop) for receive in moves.receives]
-    if any(held.room(*run, False).nbytes >= path.whole for run in runs):
-        return None
-    return Prepared(schedule, held, comm, tag, landing or Landing())

@@ -3,13 +3,20 @@
 import os
 import time
 
+import numpy as np
+
+from commsched.arrays import Array
 from commsched.run.job.clock import now
-from commsched.run.wire.path import Exchange
+from commsched.run.wire.path import Exchange, Unlocked
 
 SPIN = 100e-6  # s of polling without a sleep after the last event
 SHARE = 0.04  # a sleep's share of what has been waited: on average messages seem 2 % longer
 LONGEST = 1e-3  # s of sleep: what MPI moves only while it is asked must not starve
+PATIENCE = 5e-3  # s without the interpreter's lock, at most
 NAP = 50e-6  # s of sleep between polls beside a thread that computes, at least
+PACE = np.array([PATIENCE, SPIN, SHARE, 0.0, LONGEST])
+BESIDE_COMPUTING = np.array([PATIENCE, 0.0, SHARE, NAP, LONGEST])
+NEVER = np.zeros(1, np.uint8)  # for callers that have nothing else to do
 
 
 class Pacer:
@@ -38,9 +45,26 @@ class Pacer:
             least = NAP if beside_computing else 0.0
             time.sleep(min(max(least, SHARE * waited), LONGEST))
 
+    def wait(self, exchange: Unlocked, changed: Array, beside_computing: bool = False) -> bool:
+        """Rest, and let an exchange go on meanwhile if nothing else can; True if it is over.
+
+        changed: (1,) uint8, not 0 once the caller has something else to do.
+        """
+        moves, pace = exchange.moves, BESIDE_COMPUTING if beside_computing else PACE
+        over = exchange.wait(pace, now() - self._quiet, changed)
+        if exchange.moves != moves:
+            self.busy()
+        return over
+
 
 def complete(exchange: Exchange) -> None:
     """Drive one exchange to its end, as the communication thread does."""
+    if isinstance(exchange, Unlocked):
+        if not exchange.wait(PACE, 0.0, NEVER):
+            pacer = Pacer()
+            while not pacer.wait(exchange, NEVER):
+                pass
+        return
     pacer, seen = Pacer(), -1
     while not exchange.progress():
         if exchange.moves != seen:

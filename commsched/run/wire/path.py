@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from mpi4py import MPI
 
-from commsched.arrays import Array
+from commsched.arrays import Array, Floats
 from commsched.exchange.endpoint import Endpoint
 from commsched.run.wire.device import Event
 from commsched.schedule.rounds import Schedule
@@ -48,6 +48,21 @@ class Repeated(Exchange, Protocol):
 
     def free(self) -> None:
         """Give the requests back to MPI; no exchange may be under way."""
+
+
+class Unlocked:
+    """An exchange that goes on while other threads hold the interpreter's lock."""
+
+    moves: int
+
+    def wait(self, pace: Floats, waited: float, changed: Array) -> bool:
+        """Drive the exchange until something has changed for the caller; True: it is over.
+
+        pace (5,): s of patience at most; s of polling without sleeps after the last event; a
+        sleep's share of the s since then, and its shortest and longest s. waited: s since the last
+        event. changed (1,) uint8: not 0 once the caller has something else to do.
+        """
+        raise NotImplementedError
 
 
 class Moving(Protocol):
