@@ -197,16 +197,18 @@ def _beside(timeout: float, nbytes: int, method: str, steps: int) -> Iterator[Be
                     products["beside"].append(float(rate))  # type: ignore[arg-type]
                 exchanger.wait("t0")
                 lasted = lasted or max(BUSY, 2 * agree.largest(now() - start, comm))
-        spans = _exchanges(timeline_file.read(path)).max(axis=0) if comm.rank == 0 else np.empty(0)
         loss = 1 - float(np.median(products["beside"]) / np.median(products["alone"]))
         loss = agree.largest(loss, comm)
-    if comm.rank:
-        return
+        if comm.rank:
+            return
+        timeline = timeline_file.read(path)
+    spans = _exchanges(timeline).max(axis=0)
     alone, python, computing = (float(np.median(spans[k :: len(work)][1:])) for k in range(3))
+    own = max(timeline.run.polling_cpu_s or ()) / len(spans) / lasted
     what = f"exchange of {size(nbytes)} beside "
     result = f"{python / alone:.2f} of alone"
     yield BenchRow(what + "a loop of pure Python", python, result, "<= 1.3")
-    result = f"{computing / alone:.2f} of alone; products lose {loss:.1%}"
+    result = f"{computing / alone:.2f} of alone; products lose {loss:.1%} to a thread's {own:.1%}"
     bar = "<= 3% beyond copies and additions"
     yield BenchRow(what + "matrix products", computing, result, bar)
 
