@@ -15,7 +15,7 @@ from commsched.lab.peers.job import joined, options, write
 from commsched.lab.peers.record import ALONE, Trained, Turns
 from commsched.run.job import agree
 
-SECONDS = 0.5
+SECONDS = 2.0
 
 
 def _turn(contender: Contender, steps: int, comm: MPI.Intracomm) -> float:

@@ -101,8 +101,15 @@ class MessageStreams:
         self.moved = now()  # time of the last progress
 
     @property
+    def _any(self) -> bool:
+        """Whether there was or is a message; there is none where gradients alone travel."""
+        return bool(self._sends or self._leaving or self._receives or self._expected)
+
+    @property
     def busy(self) -> bool:
         """Tell whether a message may arrive, is under way, or can leave after the device's work."""
+        if not self._any:
+            return False
         coming = self._receives or self._coming or any(self._expected.values())
         return bool(coming or self._leaving or self._able())
 
@@ -125,8 +132,8 @@ class MessageStreams:
 
     def progress(self) -> bool:
         """Do what can be done now without waiting; True if something happened."""
-        if not (self._sends or self._leaving or self._receives or self._expected):
-            return False  # as always where gradients alone travel
+        if not self._any:
+            return False
         moved = self._send()
         moved = self._receive() or moved
         if moved:
