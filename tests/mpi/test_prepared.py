@@ -13,7 +13,7 @@ from commsched.exchange.pair import route
 from commsched.exchange.payload import Payload
 from commsched.machine.model import Group
 from commsched.net.bucket import BucketSpec
-from commsched.run.engine.prepare import kind, prepared
+from commsched.run.engine.prepare import driver, prepared
 from commsched.run.engine.prepared import Landing, Prepared
 from commsched.run.engine.probe import TURNS, Arena, Exchanges
 from commsched.run.engine.transfer import Transfer, begin
@@ -86,7 +86,7 @@ def test_a_step_of_dense_sums_makes_no_objects():
     together([f"{blocks} blocks" if min(blocks) > 5 else ""])
 
 
-@pytest.mark.skipif(not issubclass(kind(), Unlocked), reason="needs commsched[fast]")
+@pytest.mark.skipif(not issubclass(driver(), Unlocked), reason="needs commsched[fast]")
 def test_compiled_exchanges_go_on_while_python_holds_the_lock():
     schedule, values, held = endpoint("ring", "dense")
     values[:] = 1 + WORLD.rank

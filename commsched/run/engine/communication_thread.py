@@ -22,7 +22,7 @@ from commsched.run.engine.board import HOLD, Board, WaitStatus
 from commsched.run.engine.buckets import Buckets
 from commsched.run.engine.channels import EVERYONE, channel, communicators
 from commsched.run.engine.messages import Mail, MessageStreams
-from commsched.run.engine.prepare import kind, prepared
+from commsched.run.engine.prepare import driver, prepared
 from commsched.run.engine.prepared import Landing
 from commsched.run.engine.recorder import Recorder
 from commsched.run.engine.transfer import begin
@@ -83,7 +83,7 @@ class Communication(threading.Thread):
         self._control = comm.Dup()
         self._comms = communicators(plan, comm)
         self._join()
-        kind()  # loads compiled code before the first step
+        driver()  # loads compiled code before the first step
         self.queues: dict[str, deque[tuple[int, Op]]] = {"inside": deque(), "between": deque()}
         self.messages = MessageStreams(
             plan, comm, board, recorder, mail, buckets.device_queue, place

@@ -11,14 +11,12 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched.arrays import Array, Floats
-from commsched.exchange.endpoint import ReducingEndpoint
 from commsched.exchange.memory import AHEAD
 from commsched.kernels import fast_exchange as fast
-from commsched.run.engine.prepared import Coming, Landing, Leaving, Prepared
+from commsched.run.engine.prepared import Coming, Leaving, Prepared
+from commsched.run.engine.wait_for_messages import NEVER
 from commsched.run.wire.path import PendingMove, Unlocked
-from commsched.schedule.rounds import Schedule
 
-NOTHING = np.zeros(1, np.uint8)  # has changed for the caller
 AT_ONCE = np.zeros(5)  # a pace without patience
 
 
@@ -45,15 +43,7 @@ class CompiledExchange(Prepared, Unlocked):
     Python encodes packets and merges those that are not just added.
     """
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        held: ReducingEndpoint,
-        comm: MPI.Intracomm,
-        tag: int,
-        landing: Landing,
-    ) -> None:
-        super().__init__(schedule, held, comm, tag, landing)
+    def _compile(self) -> None:
         self._out = np.array([_send(each) for each in self._sends], np.int64).reshape(-1, 2)
         self._fresh = np.flatnonzero(self._out[:, fast.REQUEST] == 0)  # encoded in every step
         self._all = sum(each.nbytes for each in self._sends)
@@ -81,7 +71,7 @@ class CompiledExchange(Prepared, Unlocked):
             self._under_way = []
 
     def progress(self) -> bool:
-        return self._ended or self._drive(AT_ONCE, 0.0, NOTHING)
+        return self._ended or self._drive(AT_ONCE, 0.0, NEVER)
 
     def wait(self, pace: Floats, waited: float, changed: Array) -> bool:
         return self._drive(pace, waited, changed)

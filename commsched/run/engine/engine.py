@@ -24,7 +24,7 @@ from commsched.run.engine.worker import Roles
 from commsched.run.job.clock import now
 from commsched.run.wire.placement import ON_HOST, Placement
 
-SWITCH = 0.1e-3  # s; Python's default of 5 ms would hold up the communication thread
+SWITCH = 0.1e-3  # s; Python's default of 5 ms holds up exchanges; measured in plots/benches.md
 
 
 class Engine:

@@ -33,13 +33,13 @@ def prepared(
     runs += [(receive.first, receive.stop) for receive in moves.receives]
     if any(held.room(*run, False).nbytes >= path.whole for run in runs):
         return None
-    made = kind()(schedule, held, comm, tag, landing or Landing())
+    made = driver()(schedule, held, comm, tag, landing or Landing())
     made.start()
     return made
 
 
 @cache
-def kind() -> type[Prepared]:
+def driver() -> type[Prepared]:
     """Return what drives exchanges here: compiled code if the extra is installed, or Python."""
     chosen = compiled.mode()
     if chosen == "never" or compiled.load(needed=chosen == "always") is None:

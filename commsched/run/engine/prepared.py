@@ -84,6 +84,10 @@ class Prepared:
                 landing.grow(number, held.room(move.first, move.stop, True).nbytes)
         self._grown = landing.grown
         self._receives = [self._coming(n, move) for n, move in enumerate(moves.receives)]
+        self._compile()
+
+    def _compile(self) -> None:
+        """Prepare what else drives it; Python needs nothing else."""
 
     def fits(self, schedule: Schedule, held: Endpoint) -> bool:
         """Tell whether it can be started for an exchange, once it is over."""

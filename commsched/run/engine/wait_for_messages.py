@@ -6,16 +6,16 @@ import time
 import numpy as np
 
 from commsched.arrays import Array
+from commsched.run.engine.waiting import SPARSE
 from commsched.run.job.clock import now
 from commsched.run.wire.path import Exchange, Unlocked
 
 SPIN = 100e-6  # s of polling without a sleep after the last event
 SHARE = 0.04  # a sleep's share of what has been waited: on average messages seem 2 % longer
 LONGEST = 1e-3  # s of sleep: what MPI moves only while it is asked must not starve
-PATIENCE = 5e-3  # s without the interpreter's lock, at most
 NAP = 50e-6  # s of sleep between polls beside a thread that computes, at least
-PACE = np.array([PATIENCE, SPIN, SHARE, 0.0, LONGEST])
-BESIDE_COMPUTING = np.array([PATIENCE, 0.0, SHARE, NAP, LONGEST])
+PACE = np.array([SPARSE, SPIN, SHARE, 0.0, LONGEST])
+BESIDE_COMPUTING = np.array([SPARSE, 0.0, SHARE, NAP, LONGEST])
 NEVER = np.zeros(1, np.uint8)  # for callers that have nothing else to do
 
 
