@@ -27,7 +27,7 @@ class CellTimes(NamedTuple):
     # mean s from an exchange's end to the start of its decode on a rank, exponentially distributed
     handover: float = 0.0
     jitter: float = 0.0  # sigma of the logarithm of coding on a rank, over ranks and steps
-    processor: float = 0.0  # s of processor time that an exchange takes of a rank, without coding
+    processor: Floats | None = None  # of a rank's cores that an exchange takes, mean over ranks
 
     @property
     def whole(self) -> list[float]:

@@ -4,6 +4,7 @@ Tight loops miss effects of a real run: hand-over between threads, late ranks, c
 exchanges. So one plan is both executed and simulated, and the machine is fitted until both agree.
 """
 
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,7 +37,7 @@ from commsched.run.engine.compute_stream import run_steps
 from commsched.run.engine.engine import Engine
 from commsched.run.engine.recorder import Recorder
 from commsched.run.engine.worker import Emulated
-from commsched.run.job import agree, clock
+from commsched.run.job import clock
 from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.schedule.registry import COLLECTIVES
 from commsched.simulate import breakdown
@@ -91,7 +92,7 @@ class WorkloadCell(NamedTuple):
 
 
 class _Costs(Recorder):
-    """Counts the processor time of coding, and the exchanges.
+    """Counts the processor time of coding, and of what else the threads of exchanges do.
 
     Coding spans last as if all ranks of the node coded at once: work shorter than a time slice of
     the scheduler has a core of its own while other ranks wait.
@@ -100,9 +101,10 @@ class _Costs(Recorder):
     def __init__(self, rank: int, ranks_per_core: float) -> None:
         super().__init__(rank)
         self._ranks_per_core = ranks_per_core
-        self.coding = 0.0  # s of processor time
-        self.exchanges = 0
+        self._coding = 0.0  # s of processor time
+        self._computing = time.pthread_getcpuclockid(threading.get_ident())
         self._used: dict[str, float] = {}  # s of processor time of each stream's thread
+        self.spent: list[float] = []  # s of processor time but for coding, until each exchange ends
 
     def keep(self, span: Span) -> None:
         lasted = span.end - span.start
@@ -111,16 +113,12 @@ class _Costs(Recorder):
             # Waiting uses processor time, too.
             spent = min(used - self._used.get(span.stream, used), lasted)
             self._used[span.stream] = used
-            self.coding += spent
+            self._coding += spent
             span = span._replace(end=span.start + max(lasted, spent * self._ranks_per_core))
         elif span.stream != "compute":
-            self.exchanges += 1
+            threads = time.process_time() - time.clock_gettime(self._computing)
+            self.spent.append(threads - self._coding)
         super().keep(span)
-
-    def now(self) -> Floats:
-        """Return processor seconds of all threads but this one, those of coding, and exchanges."""
-        others = time.process_time() - time.thread_time()
-        return np.array([others, self.coding, self.exchanges])
 
 
 def choose(machine: Machine, seconds: float) -> list[WorkloadCell]:
@@ -247,36 +245,32 @@ def measure(
     worker = Emulated(plan, comm.rank, place.device.module)
     offset = clock.align(comm).offset
     engine = Engine(plan, comm, worker.roles, recorder, timeout, place=place)
-    costs: list[Floats] = []
-
-    def between(_: int) -> bool:
-        costs.append(recorder.now())
-        return False
-
     engine.start()
     try:
         comm.Barrier()
-        run_steps(plan, engine, worker, WARM + counted, between=between)
+        run_steps(plan, engine, worker, WARM + counted)
     except BaseException as error:
         engine.fail(error)
         raise
     engine.stop()
-    others, coding, exchanges = costs[-1] - costs[WARM - 1]
-    each = agree.gather_numbers((others - coding) / exchanges, comm)
-    return _gathered(comm, plan, spans, offset)._replace(processor=float(np.median(each)))
+    found = _gathered(comm, plan, spans, offset)
+    each = np.diff(recorder.spent, prepend=0.0).reshape(-1, len(found.cell))[WARM:]
+    everyone = np.empty((comm.size, len(found.cell)))
+    comm.Allgather(np.median(each, axis=0), everyone)
+    return found._replace(processor=everyone.mean(axis=0))
 
 
-def processor_seconds(plan: Plan) -> float:
-    """Return what an exchange takes of a core besides `dispatch` in the model, mean, s."""
+def processor_seconds(plan: Plan) -> Floats:
+    """Return what each exchange takes of a core besides `dispatch` in the model: (phases,) s."""
     machine, (_, kinds) = plan.machine, kinds_of(plan)
     placed = {one.op.name: one.op for one in simulate(plan, 1).placed}
     ops = [op for op in placed.values() if op.kind is Kind.EXCHANGE]
     lasts, link = predict(plan).exchange, machine.between if machine.nodes > 1 else machine.inside
-    each = [
-        breakdown.processor_seconds(float(lasts[kinds[name]]), made.coded, machine, link.busy)
-        for name, made in breakdown.makeups(plan, ops).items()
-    ]
-    return float(np.mean(each))
+    found = np.zeros(len(lasts))
+    for name, made in breakdown.makeups(plan, ops).items():
+        at = kinds[name]
+        found[at] = breakdown.processor_seconds(float(lasts[at]), made.coded, machine, link.busy)
+    return found
 
 
 def _gathered(comm: MPI.Intracomm, plan: Plan, spans: list[Span], offset: float) -> CellTimes:

@@ -157,7 +157,8 @@ def _fitted(
         machine = fit(replace(plan, machine=machine), real, ~held, beat)
         if plan is plans[0]:
             spent = exercise.processor_seconds(replace(plan, machine=machine))
-            machine = replace(machine, dispatch=max(0.0, times[-1].processor - spent))
+            more = float(np.median(times[-1].processor - spent))
+            machine = replace(machine, dispatch=max(0.0, more))
     found = []
     for plan, real in zip(plans, times, strict=True):
         predicted = predict(replace(plan, machine=machine))

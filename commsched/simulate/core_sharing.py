@@ -125,4 +125,5 @@ class CoreSharing:
         """Return what preparing exchanges that begin at `starts` takes of the cores."""
         lasts = self._machine.dispatch / self._machine.alone
         begun = np.array(starts if lasts else [], np.float64)
+        begun = begun[~np.isnan(begun)]
         return Tasks(begun, begun + lasts, np.full_like(begun, lasts), np.ones_like(begun))

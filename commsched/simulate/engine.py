@@ -260,12 +260,13 @@ class _Simulation:
         for role, own, begins in zip(roles, ops, starts, strict=True):
             ranks, clocks = self.ranks[role], self.clocks[role]
             begun = np.maximum(begins, start[last[ranks]]) if late else begins
+            woken = begins > clocks.free[stream]
             ends = clocks.exchange(stream, begun, end[ranks], within, late)
             begun = np.minimum(np.maximum(begins, start[last[ranks]]), ends)
             key, alone = (role, step, own.name), float((end[ranks] - begun).mean()) + within
             demand = self.exchanges.demand(op, teams, alone, within, float((ends - begun).mean()))
             ends = begun + self.sharing.seconds(key, stream, begun, ends - begun, demand)
-            self.sharing.dispatched.append((role, begun))
+            self.sharing.dispatched.append((role, np.where(woken, begun, np.nan)))
             clocks.free[stream] = ends
             self.sent[role, stream] = ends
             self._note(role, step, own, PlacedAlone(begins, ends, sent[ranks], last[ranks]))
