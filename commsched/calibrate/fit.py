@@ -29,8 +29,6 @@ FACTORS = {
     "bytes inside": 1.0,
     "bytes between": 0.1,
     "coding": 0.5,  # per byte
-    "coding call": 3.0,
-    "gather": 1.0,  # from memory
     "scale": 1.0,  # what has just come, from the cache
     "gather call": 3.0,
     "scale call": 3.0,
@@ -99,7 +97,7 @@ def adjusted(machine: Machine, factors: Factors) -> Machine:
         return factors.get(name, 1.0)
 
     device = machine.device
-    times = factor("coding"), factor("coding call")
+    times = factor("coding")
     if machine.nodes == 1:  # the link to another node is the one inside
         links = {f"{what} between": factor(f"{what} inside") for what in ("latency", "bytes")}
         factors = {**factors, **links}
@@ -110,25 +108,17 @@ def adjusted(machine: Machine, factors: Factors) -> Machine:
         native=tuple((size, each * factor("library")) for size, each in machine.native),
         device=replace(
             device,
-            bandwidth=device.bandwidth / factor("gather"),
-            gather=device.gather * factor("gather"),
             scale=device.scale * factor("scale"),
             fixed_gather=device.fixed_gather * factor("gather call"),
             fixed_scale=device.fixed_scale * factor("scale call"),
             deal=device.deal * factor("coding"),
             merge=device.merge * factor("coding"),
-            codecs={name: _rate(rate, *times) for name, rate in device.codecs.items()},
+            codecs={name: _rate(rate, times) for name, rate in device.codecs.items()},
         ),
     )
 
 
-def _rate(rate: CodecRate, times: float, calls: float) -> CodecRate:
+def _rate(rate: CodecRate, times: float) -> CodecRate:
     return replace(
-        rate,
-        encode=times * rate.encode,
-        add=times * rate.add,
-        decode=times * rate.decode,
-        fixed=calls * rate.fixed,
-        fixed_add=calls * rate.per_add,
-        fixed_decode=calls * rate.per_decode,
+        rate, encode=times * rate.encode, add=times * rate.add, decode=times * rate.decode
     )

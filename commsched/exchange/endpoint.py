@@ -135,7 +135,7 @@ class ReducingEndpoint(Endpoint):
     def result(self) -> Array:
         if self._own is not None:
             return self._run(self._own.start, self._own.stop)
-        if not self._codec.lossless:
+        if not self._codec.lossless and self._added.any():
             edges = np.flatnonzero(np.diff(self._added, prepend=False, append=False))
             for first, stop in edges.reshape(-1, 2).tolist():
                 self.take(first, stop)
