@@ -21,7 +21,7 @@ def test_there_are_at_most_a_third_as_many_factors_as_fitted_cells(nodes, lanes)
 
 
 def test_the_fit_finds_what_a_machine_was_off_by():
-    off = {"startup": 2.0, "latency between": 3.0, "bytes between": 1.1, "coding call": 1.5}
+    off = {"startup": 2.0, "latency between": 1.2, "bytes between": 1.1, "coding": 1.5}
     right = replace(machine(2, 2), startup=2e-4, wakeup=1e-4)
     cells = exercise.choose(right, 5.0)
     held = exercise.held_out(cells)

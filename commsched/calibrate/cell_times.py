@@ -13,6 +13,7 @@ from commsched.program.model import Kind
 from commsched.simulate.engine import simulate
 
 TINY = 1e-6  # s, resolution of clocks
+NONE = np.zeros(0)
 APART = 100.0  # s between cells in the simulation
 
 
@@ -27,7 +28,7 @@ class CellTimes(NamedTuple):
     # mean s from an exchange's end to the start of its decode on a rank, exponentially distributed
     handover: float = 0.0
     jitter: float = 0.0  # sigma of the logarithm of coding on a rank, over ranks and steps
-    processor: Floats | None = None  # of a rank's cores that an exchange takes, mean over ranks
+    processor: Floats = NONE  # of a rank's cores that each exchange takes, without coding
 
     @property
     def whole(self) -> list[float]:

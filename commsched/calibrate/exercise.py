@@ -91,7 +91,7 @@ class WorkloadCell(NamedTuple):
         return f"{self.method} {self.nbytes} B"
 
 
-class _Costs(Recorder):
+class Costs(Recorder):
     """Counts the processor time of coding, and of what else the threads of exchanges do.
 
     Coding spans last as if all ranks of the node coded at once: work shorter than a time slice of
@@ -239,25 +239,38 @@ def measure(
     apart = replace(plan, machine=replace(plan.machine, cores=0.0))  # faster, and nearly the same
     step = simulate(apart, 1).end
     counted = int(np.clip(seconds / max(step, 1e-3) - WARM, FEW, STEPS))
-    recorder = _Costs(comm.rank, 1.0 / plan.machine.alone)
-    spans: list[Span] = []
-    recorder.takers.append(spans.append)
-    worker = Emulated(plan, comm.rank, place.device.module)
+    recorder = Costs(comm.rank, 1.0 / plan.machine.alone)
     offset = clock.align(comm).offset
-    engine = Engine(plan, comm, worker.roles, recorder, timeout, place=place)
-    engine.start()
-    try:
-        comm.Barrier()
-        run_steps(plan, engine, worker, WARM + counted)
-    except BaseException as error:
-        engine.fail(error)
-        raise
-    engine.stop()
+    spans = run(comm, plan, WARM + counted, recorder, timeout, place)
     found = _gathered(comm, plan, spans, offset)
     each = np.diff(recorder.spent, prepend=0.0).reshape(-1, len(found.cell))[WARM:]
     everyone = np.empty((comm.size, len(found.cell)))
     comm.Allgather(np.median(each, axis=0), everyone)
     return found._replace(processor=everyone.mean(axis=0))
+
+
+def run(
+    comm: MPI.Intracomm,
+    plan: Plan,
+    steps: int,
+    recorder: Recorder,
+    timeout: float,
+    place: Placement,
+) -> list[Span]:
+    """Run a plan on all ranks for some steps; return this rank's spans."""
+    spans: list[Span] = []
+    recorder.takers.append(spans.append)
+    worker = Emulated(plan, comm.rank, place.device.module)
+    engine = Engine(plan, comm, worker.roles, recorder, timeout, place=place)
+    engine.start()
+    try:
+        comm.Barrier()
+        run_steps(plan, engine, worker, steps)
+    except BaseException as error:
+        engine.fail(error)
+        raise
+    engine.stop()
+    return spans
 
 
 def processor_seconds(plan: Plan) -> Floats:

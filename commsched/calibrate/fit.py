@@ -24,8 +24,8 @@ SHORT = {"exchange": 3e-3, "encode": 2e-3, "decode": 2e-3}
 # as cells to fit.
 FACTORS = {
     "startup": 3.0,
-    "latency inside": 1.5,
-    "latency between": 1.5,
+    "latency inside": 0.3,
+    "latency between": 0.3,
     "bytes inside": 1.0,
     "bytes between": 0.1,
     "coding": 0.5,  # per byte

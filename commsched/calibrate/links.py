@@ -18,7 +18,6 @@ AGAIN = 3  # new measurements of the second longest message if it took as long a
 PAIR = 131072  # B of the message that detects a slow node
 SLOW = 1.15  # a node is slow when its pairs take this many times the median
 SHARED = 1.2  # lanes share a port if together they take this many times the time of one
-LEAST_HOP = 0.25  # least share of a small ring's time that is not start-up
 MESSAGES = 32  # that are sent at once to measure the overhead of one
 ARRIVED = 5e-3  # s after which messages that were sent have come
 LUMP = 2e-3  # s of bytes, more than a burst
@@ -109,14 +108,14 @@ def _among(
 def curve(exchanges: Exchanges, budget: float) -> tuple[Link, float]:
     """Measure a link class and the start-up of an exchange by rings of several sizes.
 
-    An exchange of h hops of n bytes takes S + h (L + 2 o + w(n)). A ring and a recursive doubling
-    of tiny messages differ in h, which separates S from L + 2 o. w is a measured curve, because a
-    single slope would be far off.
+    An exchange of h hops of n bytes takes S + h (L + 2 o + w(n)) from rest. Rings of tiny messages
+    that follow each other without one take h (L + 2 o). w is a measured curve, because a single
+    slope would be far off.
     """
     if exchanges.comm.size == 1:
         return NOTHING, 0.0
     share = budget / (len(SIZES) + 2)
-    hops, few = exchanges.rounds("ring"), exchanges.rounds("doubling")
+    hops = exchanges.rounds("ring")
     times: list[float] = []
     for n in SIZES:
         if len(times) >= LEAST and REPEATS * times[-1] * n / SIZES[len(times) - 1] > budget / 2:
@@ -127,10 +126,7 @@ def curve(exchanges: Exchanges, budget: float) -> tuple[Link, float]:
         if times[-2] < times[-1]:
             break
         times[-2] = min(times[-2], exchanges.ring(sizes[-2], share))
-    short = exchanges.seconds("doubling", Silent(), SIZES[0] // 4, share)
-    hop = times[0] / hops
-    if hops > few:
-        hop = max((times[0] - short) / (hops - few), LEAST_HOP * hop)
+    hop = min(exchanges.without_rest(SIZES[0]), times[0]) / hops
     startup = max(times[0] - hops * hop, 0.0)
     # A longer message cannot take less time: noise is levelled.
     wire = np.maximum.accumulate([(t - startup) / hops - hop for t in times])

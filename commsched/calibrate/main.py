@@ -12,7 +12,7 @@ import numpy.typing as npt
 from mpi4py import MPI
 
 from commsched import files
-from commsched.calibrate import coding, exercise, links, stalls, traits
+from commsched.calibrate import coding, exercise, in_a_row, links, stalls, traits
 from commsched.calibrate.cell_times import CellTimes, predict
 from commsched.calibrate.exercise import WorkloadCell
 from commsched.calibrate.fit import fit
@@ -72,9 +72,10 @@ def calibrate(
     plans = [plan, exercise.computing(plan)] if place is ON_HOST else [plan]
     share = seconds * EXERCISE / len(plans)
     times = [exercise.measure(comm, one, share, timeout, place) for one in plans]
+    row = in_a_row.measure(comm, in_a_row.make_plan(machine), timeout, place)
     progress("fitting", 1.0)
     if comm.rank == 0:
-        machine = _fitted(plans, cells, times, lambda: progress("fitting", 1.0))
+        machine = _fitted(plans, cells, times, row, lambda: progress("fitting", 1.0))
     sleeping_barrier(comm)
     machine = replace(
         machine,
@@ -148,6 +149,7 @@ def _fitted(
     plans: list[Plan],
     cells: list[WorkloadCell],
     times: list[CellTimes],
+    row: float,
     beat: Callable[[], None],
 ) -> Machine:
     """Return the machine whose simulation is nearest to the measured times."""
@@ -156,9 +158,9 @@ def _fitted(
     for plan, real in zip(plans, times, strict=True):
         machine = fit(replace(plan, machine=machine), real, ~held, beat)
         if plan is plans[0]:
-            spent = exercise.processor_seconds(replace(plan, machine=machine))
-            more = float(np.median(times[-1].processor - spent))
-            machine = replace(machine, dispatch=max(0.0, more))
+            modelled = exercise.processor_seconds(replace(plan, machine=machine))
+            woken = max(0.0, float(np.median(times[-1].processor - modelled)))
+            machine = replace(machine, dispatch=woken, awake=in_a_row.awake(machine, row))
     found = []
     for plan, real in zip(plans, times, strict=True):
         predicted = predict(replace(plan, machine=machine))

@@ -194,8 +194,12 @@ class Machine:
     startup: Annotated[Delay, WRITTEN] = 0.0
     # Until the thread runs that receives a message while its rank computes on a core.
     wakeup: Delay = 0.0
-    # Processor time of a rank's threads per exchange, besides coding and what `busy` says.
+    # Processor time of a rank's threads per exchange, besides coding and what `busy` says; only if
+    # its thread was asleep, where `awake` is less than 1.
     dispatch: Delay = 0.0
+    # Share of `startup` and of a bucket's `fixed_gather` that an operation takes if its thread is
+    # still busy when it is ready, so that it need not wake up.
+    awake: Annotated[Rounded, WRITTEN, PROPORTION] = 1.0
     handover: Delay = 0.0  # mean until another thread of the rank takes up a ready operation
     # Seconds of bytes that a port to other nodes lets through at once after a rest.
     burst: Annotated[Delay, WRITTEN] = 0.0
@@ -211,6 +215,11 @@ class Machine:
     held_out: tuple[HeldOut, ...] = ()  # measurements that the calibration did not fit to
     # Not used by the model.
     measured: Annotated[Mapping[str, float], NUMBERS] = field(default_factory=dict)
+
+    @property
+    def saved_startup(self) -> float:
+        """Seconds that an exchange takes less if its thread is awake."""
+        return (1.0 - self.awake) * self.startup
 
     def __post_init__(self) -> None:
         check_name("machine", self.name)

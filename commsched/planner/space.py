@@ -13,6 +13,7 @@ from commsched.net.graph import Net, Tensor
 from commsched.planner.request import Request
 from commsched.program.launch_ops import OPTIMIZERS
 from commsched.program.registry import STRATEGIES
+from commsched.simulate.clocks import Waking
 from commsched.simulate.cores import capacities
 
 PARTS = 32  # tensors larger than 1/PARTS of the net are split
@@ -100,6 +101,7 @@ class StepClock:
     on_cores: bool = False  # whether the ranks' cores compute the layers
     capacity: float = inf  # cores that the tasks of a rank share
     busy: float = 0.0  # share of its cores that an exchange keeps busy on each rank
+    waking: Waking | None = None
     dispatch: float = 0.0  # s that a rank's share of the cores is busy with an exchange, besides
     handover: float = 0.0  # s, mean until a thread takes up what another one has made ready
     slowest: float = 0.0  # s, mean until the last rank's thread has done so
@@ -125,6 +127,7 @@ class StepClock:
             on_cores=net.occupies_cores,
             capacity=float(capacities(machine).min()),
             busy=min(1.0, busy / machine.alone),
+            waking=Waking.of(machine),
             dispatch=machine.dispatch / machine.alone,
             handover=machine.handover,
             # The mean of the largest of n exponential numbers is their n-th harmonic number.

@@ -2,16 +2,17 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from commsched.arrays import Bools, Floats
+from commsched.machine.model import Machine
 
 Times = TypeVar("Times", Floats, float)  # s of many columns, or of one
 
 
-def latest(one: Times, other: Times) -> Times:
+def latest(one: Times, other: Times | float) -> Times:
     """Return the later of two times; numbers take a fifth of the time of arrays of one element."""
     return max(one, other) if isinstance(one, float) else np.maximum(one, other)
 
@@ -23,23 +24,59 @@ def where(so: Bools | bool, one: Times, other: Times | float) -> Times | Any:
     return np.where(so, one, other)
 
 
+class Waking(NamedTuple):
+    """What an operation takes more if its thread was asleep before it.
+
+    A thread goes on with what is ready when its own work is done; else it sleeps.
+    """
+
+    share: float  # of these seconds that a thread takes which is awake
+    gather: float  # s, to gather a bucket of any size
+    startup: float  # s, of an exchange
+
+    @classmethod
+    def of(cls, machine: Machine) -> "Waking | None":
+        """Return what waking up takes on a machine; None: nothing."""
+        if machine.awake == 1.0:
+            return None
+        return cls(machine.awake, machine.device.fixed_gather, machine.startup)
+
+    def saved(self, seconds: Times, waking: float) -> Any:
+        """Return the s, of up to `waking` of an operation's, that it takes less if awake."""
+        return (1.0 - self.share) * np.minimum(seconds, waking)
+
+
 class Clocks:
     """The streams of many columns (ranks or candidates); shape None: of one, in numbers.
 
         begin = max(stream is free, inputs are ready)
 
-    overlap: the share of an exchange that progresses while its rank computes.
+    overlap: the share of an exchange that progresses while its rank computes. waking: see there.
     """
 
-    def __init__(self, shape: int | tuple[int, ...] | None, overlap: float = 1.0) -> None:
+    def __init__(
+        self,
+        shape: int | tuple[int, ...] | None,
+        overlap: float = 1.0,
+        waking: Waking | None = None,
+    ) -> None:
+        idle = -np.inf  # before its first operation a stream is asleep
         # s, by stream
-        self.free: dict[str, Any] = defaultdict(lambda: 0.0 if shape is None else np.zeros(shape))
+        self.free: dict[str, Any] = defaultdict(
+            lambda: idle if shape is None else np.full(shape, idle)
+        )
         self._overlap = overlap
+        self._waking = waking
+        self.woken: Any = 0  # exchanges before which their stream was asleep
 
     def begin(self, stream: str, ready: Times) -> Times:
         """Return when a stream can begin what is ready."""
         free: Times = self.free[stream]
         return latest(free, ready)
+
+    def awake(self, stream: str, ready: Times) -> Any:
+        """Tell whether a stream is busy until an operation is ready: it need not wake up."""
+        return ready <= self.free[stream]
 
     def exchange(
         self, stream: str, start: Times, end: Times, within: float = 0.0, late: Times | float = 0.0
@@ -55,6 +92,15 @@ class Clocks:
         self.free[stream] = end
         return end
 
+    def start(self, stream: str, ready: Times, seconds: Times, late: Times | float = 0.0) -> Times:
+        """Place an exchange of some seconds that is ready on all ranks; return its end."""
+        if self._waking:
+            awake = self.awake(stream, ready)
+            seconds = seconds - where(awake, self._waking.saved(seconds, self._waking.startup), 0.0)
+            self.woken = self.woken + np.logical_not(awake)
+        start = self.begin(stream, ready)
+        return self.exchange(stream, start, start + seconds, late=late)
+
     def phase(
         self,
         ready: Times,
@@ -62,16 +108,20 @@ class Clocks:
         heard: Times | float = 0.0,
         all_heard: Times | float = 0.0,
         late: Times | float = 0.0,
+        gathers: bool = False,
     ) -> Times:
         """Place the encode, exchange and decode of one phase; return when it is decoded.
 
         seconds: of the three on idle cores. heard, all_heard [s]: until the decode stream and the
-        exchange streams of all ranks take up what is ready. late [s]: see `exchange`.
+        exchange streams of all ranks take up what is ready. late [s]: see `exchange`. gathers: the
+        bucket is gathered before it is encoded.
         """
         encode, exchange, decode = seconds
+        if gathers and self._waking:
+            saved = self._waking.saved(encode, self._waking.gather)
+            encode = encode - where(self.awake("encode", ready), saved, 0.0)
         encoded = self.free["encode"] = self.begin("encode", ready) + encode
-        start = self.begin("exchange", encoded + all_heard)
-        exchanged = self.exchange("exchange", start, start + exchange, late=late)
+        exchanged = self.start("exchange", encoded + all_heard, exchange, late)
         decoded = self.free["decode"] = self.begin("decode", exchanged + heard) + decode
         return decoded
 

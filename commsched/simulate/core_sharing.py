@@ -61,7 +61,8 @@ class CoreSharing:
 
     def __init__(self, machine: Machine, slower: Slower) -> None:
         self.tasks: dict[Key, _Task] = {}
-        self.dispatched: list[tuple[int, Floats]] = []  # role, s when an exchange begins
+        # Role and s when an exchange begins, NaN on ranks whose thread was awake.
+        self.dispatched: list[tuple[int, Floats]] = []
         self._machine = machine
         self._slower = slower
 
@@ -122,7 +123,7 @@ class CoreSharing:
         return found, moved / max(whole, TINY)
 
     def _dispatch(self, starts: Sequence[float]) -> Tasks:
-        """Return what preparing exchanges that begin at `starts` takes of the cores."""
+        """Return what waking up for exchanges that begin at `starts` takes of the cores."""
         lasts = self._machine.dispatch / self._machine.alone
         begun = np.array(starts if lasts else [], np.float64)
         begun = begun[~np.isnan(begun)]

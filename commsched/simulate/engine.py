@@ -12,11 +12,11 @@ from commsched.exchange.registry import method_at
 from commsched.kernels import random
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op, Role
-from commsched.program.parts import parts_of, seconds, values_of
+from commsched.program.parts import GATHER, parts_of, seconds, values_of
 from commsched.program.placer import EXCHANGES, StreamQueue, serve
 from commsched.program.registry import STRATEGIES
 from commsched.program.slowness import slowness
-from commsched.simulate.clocks import Clocks
+from commsched.simulate.clocks import Clocks, Waking
 from commsched.simulate.core_sharing import CoreSharing, Key, Settling, Slower
 from commsched.simulate.cores import ROUNDS, SETTLED
 from commsched.simulate.exchange_costs import ExchangeCosts, Known
@@ -66,7 +66,8 @@ class _Simulation:
         machine, seed = self.plan.machine, self.plan.seed
         if not self.ranks:
             self.ranks = [np.array(role.ranks, np.int64) for role in program.roles]
-            self.clocks = [Clocks(len(ranks), machine.overlap) for ranks in self.ranks]
+            self.waking = Waking.of(machine)
+            self.clocks = [Clocks(len(ranks), machine.overlap, self.waking) for ranks in self.ranks]
         self.factor = [slowness(machine, seed, step, ranks) for ranks in self.ranks]
         if is_pipeline(program.roles):
             self._pipelines(step, program.roles)
@@ -168,25 +169,31 @@ class _Simulation:
 
     def _place(self, step: int, roles: Sequence[int], ops: Sequence[Op]) -> None:
         """Place one operation of one or several roles."""
-        starts = [self._start(role, step, op) for role, op in zip(roles, ops, strict=True)]
+        ready = [self._inputs_at(role, step, op) for role, op in zip(roles, ops, strict=True)]
         if ops[0].kind in EXCHANGES:
-            self._exchange(step, roles, ops, starts)
+            self._exchange(step, roles, ops, ready)
             self.sharers.pop((step, ops[0].name), None)
             return
-        (role,), (op,), (start,) = roles, ops, starts
-        end = self._end(role, step, op, start)
+        (role,), (op,) = roles, ops
+        start = self._start(role, step, op, ready[0])
+        end = self._end(role, step, op, ready[0], start)
         self._note(role, step, op, PlacedAlone(start, end, np.zeros(len(start)), self.ranks[role]))
 
-    def _start(self, role: int, step: int, op: Op) -> Floats:
-        """Return when the ranks of a role begin an operation: (ranks,) s.
+    def _inputs_at(self, role: int, step: int, op: Op) -> Floats:
+        """Return when the inputs of an operation are there on the ranks of a role: (ranks,) s."""
+        keys = self._inputs(role, step, op)
+        ready: Floats = self.ends[keys[0]].end if keys else np.zeros(len(self.ranks[role]))
+        for key in keys[1:]:
+            ready = np.maximum(ready, self.ends[key].end)
+        return ready
+
+    def _start(self, role: int, step: int, op: Op, ready: Floats) -> Floats:
+        """Return when the ranks of a role begin an operation whose inputs are there: (ranks,) s.
 
         An idle thread hears late that another thread has made its operation ready. A busy thread
         looks as soon as its own work is done.
         """
         clocks, keys = self.clocks[role], self._inputs(role, step, op)
-        ready: Floats = self.ends[keys[0]].end if keys else np.zeros(len(self.ranks[role]))
-        for key in keys[1:]:
-            ready = np.maximum(ready, self.ends[key].end)
         mean, ranks = self.plan.machine.handover, self.ranks[role]
         if mean and any(self.stream.get((role, key[2])) != op.stream for key in keys):
             name = f"handover of {op.name}"
@@ -194,7 +201,7 @@ class _Simulation:
             ready = np.where(ready > clocks.free[op.stream], later, ready)
         return clocks.begin(op.stream, ready)
 
-    def _end(self, role: int, step: int, op: Op, start: Floats) -> Floats:
+    def _end(self, role: int, step: int, op: Op, ready: Floats, start: Floats) -> Floats:
         """Return when an operation ends that each rank does without the others: (ranks,) s."""
         if op.kind in (Kind.COMPUTE, Kind.APPLY):
             paces = np.resize(op.paces, len(start)) if op.paces else 1.0
@@ -203,7 +210,11 @@ class _Simulation:
         else:
             sigma, ranks = self.plan.machine.coding_jitter, self.ranks[role]
             factor = random.jitter(sigma, self.plan.seed, step, ranks, op.name)
-            seconds, demand = factor * self._coding(op, step), 1.0
+            taken = np.full(len(ranks), self._coding(op, step))
+            if self.waking and GATHER in parts_of(self.plan, op):
+                awake = self.clocks[role].awake(op.stream, ready)
+                taken -= np.where(awake, self.waking.saved(taken, self.waking.gather), 0.0)
+            seconds, demand = factor * taken, 1.0
         short = op.kind not in (Kind.COMPUTE, Kind.APPLY)
         seconds = self.sharing.seconds(
             (role, step, op.name), op.stream, start, seconds, demand, short
@@ -224,22 +235,27 @@ class _Simulation:
         return self.coding[key]
 
     def _exchange(
-        self, step: int, roles: Sequence[int], ops: Sequence[Op], starts: Sequence[Floats]
+        self, step: int, roles: Sequence[int], ops: Sequence[Op], ready: Sequence[Floats]
     ) -> None:
-        """Place an exchange whose ranks begin at `starts`: (ranks,) s of each role."""
-        op, stream = ops[0], ops[0].stream
+        """Place an exchange whose inputs are there at `ready`: (ranks,) s of each role."""
+        op, stream, machine = ops[0], ops[0].stream, self.plan.machine
         teams = teams_of(self.plan, op.launch, op.team)
-        start = np.full(self.plan.machine.size, np.nan)
-        rest = np.full(self.plan.machine.size, np.inf)  # before the first exchange: long
+        start = np.full(machine.size, np.nan)
+        rest = np.full(machine.size, np.inf)  # before the first exchange: long
+        awake = np.zeros(machine.size, np.bool_)
+        every = zip(roles, ops, ready, strict=True)
+        starts = [self._start(role, step, own, there) for role, own, there in every]
         # A vote is taken before it is exchanged, maybe of a bucket that is gathered first.
         before = self._coding(op, step) if op.kind is Kind.DECIDE else 0.0
-        for role, own, begins in zip(roles, ops, starts, strict=True):
+        for role, own, there, begins in zip(roles, ops, ready, starts, strict=True):
             ranks, sent_before = self.ranks[role], self.sent[role, stream]
             key, taken = (role, step, f"{own.name}/vote"), np.full(len(ranks), before)
             start[ranks] = begins + self.sharing.seconds(
                 key, stream, begins, taken, float(before > 0.0), short=True
             )
             rest[ranks] = np.where(sent_before > 0.0, start[ranks] - sent_before, np.inf)
+            if self.waking:
+                awake[ranks] = self.clocks[role].awake(stream, there)
         count = sum(len(self.ranks[role]) for role in roles)
         if count != teams.ranks.size or np.isnan(start[teams.ranks]).any():
             name = self.plan.launches[op.launch].name
@@ -250,9 +266,14 @@ class _Simulation:
         found = self.exchanges.played(op, step, teams, start[teams.ranks], rest[teams.ranks])
         end, sent, last = np.zeros(len(start)), np.zeros(len(start)), np.arange(len(start))
         end[teams.ranks], sent[teams.ranks] = found
+        saved = np.zeros(len(start))
+        if self.waking:  # all wait for one that sleeps
+            lasts = end[teams.ranks] - start[teams.ranks].max(axis=1, keepdims=True)
+            less = self.waking.saved(np.maximum(lasts, 0.0), self.waking.startup)
+            saved[teams.ranks] = less * awake[teams.ranks].all(axis=1, keepdims=True)
         within = 0.0
         if op.kind is Kind.EXCHANGE:
-            within = self.exchanges.phase(op, step).within_seconds(self.plan.machine.device)
+            within = self.exchanges.phase(op, step).within_seconds(machine.device)
         rows = np.arange(len(teams.ranks))
         latest = teams.ranks[rows, start[teams.ranks].argmax(axis=1)]
         last[teams.ranks] = latest[:, np.newaxis]
@@ -260,13 +281,14 @@ class _Simulation:
         for role, own, begins in zip(roles, ops, starts, strict=True):
             ranks, clocks = self.ranks[role], self.clocks[role]
             begun = np.maximum(begins, start[last[ranks]]) if late else begins
-            woken = begins > clocks.free[stream]
-            ends = clocks.exchange(stream, begun, end[ranks], within, late)
+            ends = clocks.exchange(stream, begun, end[ranks] - saved[ranks], within, late)
             begun = np.minimum(np.maximum(begins, start[last[ranks]]), ends)
             key, alone = (role, step, own.name), float((end[ranks] - begun).mean()) + within
-            demand = self.exchanges.demand(op, teams, alone, within, float((ends - begun).mean()))
+            seconds = float((ends - begun).mean())
+            prepared = machine.awake * machine.startup * float(awake[ranks].mean())
+            demand = self.exchanges.demand(op, teams, alone, within + prepared, seconds)
             ends = begun + self.sharing.seconds(key, stream, begun, ends - begun, demand)
-            self.sharing.dispatched.append((role, np.where(woken, begun, np.nan)))
+            self.sharing.dispatched.append((role, np.where(awake[ranks], np.nan, begun)))
             clocks.free[stream] = ends
             self.sent[role, stream] = ends
             self._note(role, step, own, PlacedAlone(begins, ends, sent[ranks], last[ranks]))

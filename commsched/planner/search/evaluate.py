@@ -72,20 +72,22 @@ class Evaluator:
     def _batch(self, rows: PricedRows, index: Ints, late: bool) -> Floats:
         """Seconds of some candidates: at least what their tasks take of the cores together."""
         self._check()
-        found = self._placed(rows, index, late)
+        ends, woken = self._ends(rows, index, late)
+        found = self._placed(rows, index, ends, late)
         if np.isinf(self.clock.capacity):
             return found
         votes, encode, exchange, decode = rows.seconds.sum(axis=1)
         used = encode + decode + self.clock.busy * (votes + exchange)
-        used += self.clock.dispatch * rows.phases
+        if self.clock.waking is None:
+            used += self.clock.dispatch * rows.phases
         used += self.clock.on_cores * rows.apply
         own = self.clock.on_cores * (self._backward + self._forward)
+        own += self.clock.dispatch * woken
         least: Floats = (own + used.take(index).sum(axis=0)) / self.clock.capacity
         return np.maximum(found, least)
 
-    def _placed(self, rows: PricedRows, index: Ints, late: bool) -> Floats:
+    def _placed(self, rows: PricedRows, index: Ints, ends: Floats, late: bool) -> Floats:
         """Seconds if every task has a core; candidates with the first's buckets share its tail."""
-        ends = self._ends(rows, index, late)
         if not ends.size:
             return self._last(rows, index, ends, late)
         kinds = rows.kinds.take(index)
@@ -143,7 +145,7 @@ class Evaluator:
 
         rows = self.rows(candidate.choices)
         index = np.arange(len(candidate.choices))[:, None]
-        ends = self._ends(rows, index, candidate.late, Noting)[:, 0].tolist()
+        ends = self._ends(rows, index, candidate.late, Noting)[0][:, 0].tolist()
         spans = np.array(noted)
         busy = np.array(list(self._computing(rows, ends, candidate.late)))
         there = [
@@ -175,10 +177,14 @@ class Evaluator:
 
     def _ends(
         self, rows: PricedRows, index: Ints, late: bool, kind: type[Clocks] = Clocks
-    ) -> Floats:
-        """When each launch is decoded, in s from the start of the backward pass on."""
+    ) -> tuple[Floats, Any]:
+        """When each launch is decoded, in s from the start of the backward pass on.
+
+        Also how many exchanges of a candidate begin in a thread that was asleep.
+        """
         size, clock = index.shape[1], self.clock
-        clocks = kind(None if size == 1 else size, clock.overlap)
+        shape = None if size == 1 else size
+        clocks = kind(shape, clock.overlap, clock.waking)
         clocks.free["compute"] = self._backward if size == 1 else np.full(size, self._backward)
         ends = np.empty(index.shape)
         several = [part.any() for part in rows.seconds[0]]
@@ -191,18 +197,17 @@ class Evaluator:
                     ready = clocks.free["decode"] + own
                 vote, *parts = launch.seconds[phase]
                 if several[phase]:
-                    start = where(vote > 0, ready + clock.slowest, -np.inf)
-                    start = clocks.begin("exchange", start)
-                    voted = clocks.exchange("exchange", start, start + vote)
+                    there = where(vote > 0, ready + clock.slowest, -np.inf)
+                    voted = clocks.start("exchange", there, vote)
                     ready = where(vote > 0, voted, ready)
                 waits = launch.late[phase] if self.prices.wakeup else 0.0
-                clocks.phase(ready, parts, own, of_all, waits)
+                clocks.phase(ready, parts, own, of_all, waits, gathers=not phase)
             ends[k] = end = clocks.free["decode"] + clock.slowest
             if not late:
                 compute = clocks.free["compute"]
                 applied = latest(compute, end) + launch.apply
                 clocks.free["compute"] = where(launch.real, applied, compute)
-        return ends
+        return ends, clocks.woken
 
     def _launches(self, rows: PricedRows, index: Ints) -> Iterator["_Launch"]:
         """Yield the columns of each launch: arrays over candidates, or numbers of a single one."""

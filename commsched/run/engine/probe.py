@@ -28,6 +28,7 @@ from commsched.schedule.registry import COLLECTIVES
 
 PAUSE = 1e-3  # s of sleep before each repeat
 IDLE = 2e-3  # s between polls of ranks that wait for a measurement of others
+ROW = 100  # exchanges that follow each other
 TURNS = 4  # exchanges at most that are prepared, each in memory of its own
 
 
@@ -190,6 +191,19 @@ class Exchanges:
     def ring(self, message: int, budget: float) -> float:
         """Median s of a ring whose every message has `message` bytes, without additions."""
         return self.seconds("ring", Silent(), message // 4 * self.comm.size, budget)
+
+    def without_rest(self, message: int) -> float:
+        """Median s of such a ring right behind another one."""
+        times = []
+        with self.beginner("ring", Silent(), message // 4 * self.comm.size) as start:
+            complete(start())
+            self.comm.Barrier()
+            before = now()
+            for _ in range(ROW):
+                complete(start())
+                self.arena.end()
+                times.append(now() - before)
+        return agree.largest(float(np.median(np.diff(times))), self.comm)
 
     def rounds(self, collective: str) -> int:
         """Return the number of consecutive hops in an all-reduce."""
