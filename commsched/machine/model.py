@@ -199,7 +199,7 @@ class Machine:
     dispatch: Delay = 0.0
     # Share of `startup` and of a bucket's `fixed_gather` that an operation takes if its thread is
     # still busy when it is ready, so that it need not wake up.
-    awake: Annotated[Rounded, WRITTEN, PROPORTION] = 1.0
+    awake: Annotated[Rounded, PROPORTION] = 1.0
     handover: Delay = 0.0  # mean until another thread of the rank takes up a ready operation
     # Seconds of bytes that a port to other nodes lets through at once after a rest.
     burst: Annotated[Delay, WRITTEN] = 0.0

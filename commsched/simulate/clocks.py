@@ -67,7 +67,6 @@ class Clocks:
         )
         self._overlap = overlap
         self._waking = waking
-        self.woken: Any = 0  # exchanges before which their stream was asleep
 
     def begin(self, stream: str, ready: Times) -> Times:
         """Return when a stream can begin what is ready."""
@@ -95,9 +94,8 @@ class Clocks:
     def start(self, stream: str, ready: Times, seconds: Times, late: Times | float = 0.0) -> Times:
         """Place an exchange of some seconds that is ready on all ranks; return its end."""
         if self._waking:
-            awake = self.awake(stream, ready)
-            seconds = seconds - where(awake, self._waking.saved(seconds, self._waking.startup), 0.0)
-            self.woken = self.woken + np.logical_not(awake)
+            saved = self._waking.saved(seconds, self._waking.startup)
+            seconds = seconds - where(self.awake(stream, ready), saved, 0.0)
         start = self.begin(stream, ready)
         return self.exchange(stream, start, start + seconds, late=late)
 

@@ -134,7 +134,7 @@ def boundaries(problem: Problem, units: Sequence[Unit], late: bool) -> Candidate
     clocks[..., 3] = np.inf  # no label yet
     clocks[0, 0, 3] = least
     origin = np.zeros((segments.size + 1, LABELS, 3), np.int64)  # segment, option, label
-    streams = Clocks(1, clock.overlap)
+    streams = Clocks(1, clock.overlap, clock.waking)
     streams.free["compute"] = np.array([[backward]])
     for last in range(segments.size):
         problem.check()
@@ -148,7 +148,8 @@ def boundaries(problem: Problem, units: Sequence[Unit], late: bool) -> Candidate
                 before = clocks[segments.start[here]]
             for number, stream in enumerate(STREAMS):
                 streams.free[stream] = before[..., number]
-            decoded = streams.phase(segments.ready[here, None], tuple(costs[:, here, None]))
+            three = tuple(costs[:, here, None])
+            decoded = streams.phase(segments.ready[here, None], three, gathers=True)
             cost = np.maximum(before[..., 3], decoded + tails[here, None])
             clocks_now = [streams.free[stream] for stream in STREAMS]
             found.append(np.stack([*clocks_now, cost], axis=-1).reshape(-1, 4))

@@ -7,7 +7,7 @@ take together at least what all of them need. So the planner simulates the last 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,21 @@ from commsched.timeline.intervals import difference, intervals
 
 Lasting = Callable[[PricedRows], PricedRows]
 BATCH = 4096  # candidates whose clocks fit the cache
+
+
+class _Counting(Clocks):
+    """Counts exchanges whose thread was asleep."""
+
+    woken: Any = 0
+
+    def awake(self, stream: str, ready: Any) -> Any:
+        awake = super().awake(stream, ready)
+        if stream == "exchange":
+            self.woken = self.woken + np.logical_not(awake)
+        return awake
+
+
+AnyClocks = TypeVar("AnyClocks", bound=Clocks)
 
 
 class Evaluator:
@@ -72,7 +87,8 @@ class Evaluator:
     def _batch(self, rows: PricedRows, index: Ints, late: bool) -> Floats:
         """Seconds of some candidates: at least what their tasks take of the cores together."""
         self._check()
-        ends, woken = self._ends(rows, index, late)
+        clocks = self._clocks(index, _Counting)
+        ends = self._ends(rows, index, late, clocks)
         found = self._placed(rows, index, ends, late)
         if np.isinf(self.clock.capacity):
             return found
@@ -82,7 +98,7 @@ class Evaluator:
             used += self.clock.dispatch * rows.phases
         used += self.clock.on_cores * rows.apply
         own = self.clock.on_cores * (self._backward + self._forward)
-        own += self.clock.dispatch * woken
+        own += self.clock.dispatch * clocks.woken
         least: Floats = (own + used.take(index).sum(axis=0)) / self.clock.capacity
         return np.maximum(found, least)
 
@@ -145,7 +161,8 @@ class Evaluator:
 
         rows = self.rows(candidate.choices)
         index = np.arange(len(candidate.choices))[:, None]
-        ends = self._ends(rows, index, candidate.late, Noting)[0][:, 0].tolist()
+        clocks = self._clocks(index, Noting)
+        ends = self._ends(rows, index, candidate.late, clocks)[:, 0].tolist()
         spans = np.array(noted)
         busy = np.array(list(self._computing(rows, ends, candidate.late)))
         there = [
@@ -175,17 +192,16 @@ class Evaluator:
             yield now, now + forward
             now += forward
 
-    def _ends(
-        self, rows: PricedRows, index: Ints, late: bool, kind: type[Clocks] = Clocks
-    ) -> tuple[Floats, Any]:
-        """When each launch is decoded, in s from the start of the backward pass on.
-
-        Also how many exchanges of a candidate begin in a thread that was asleep.
-        """
+    def _clocks(self, index: Ints, kind: type[AnyClocks]) -> AnyClocks:
+        """Return the clocks of candidates at the start of the backward pass."""
         size, clock = index.shape[1], self.clock
-        shape = None if size == 1 else size
-        clocks = kind(shape, clock.overlap, clock.waking)
+        clocks = kind(None if size == 1 else size, clock.overlap, clock.waking)
         clocks.free["compute"] = self._backward if size == 1 else np.full(size, self._backward)
+        return clocks
+
+    def _ends(self, rows: PricedRows, index: Ints, late: bool, clocks: Clocks) -> Floats:
+        """When each launch is decoded, in s from the start of the backward pass on."""
+        clock = self.clock
         ends = np.empty(index.shape)
         several = [part.any() for part in rows.seconds[0]]
         depth = np.maximum.reduce(rows.phases.take(index), axis=1).tolist()
@@ -207,7 +223,7 @@ class Evaluator:
                 compute = clocks.free["compute"]
                 applied = latest(compute, end) + launch.apply
                 clocks.free["compute"] = where(launch.real, applied, compute)
-        return ends, clocks.woken
+        return ends
 
     def _launches(self, rows: PricedRows, index: Ints) -> Iterator["_Launch"]:
         """Yield the columns of each launch: arrays over candidates, or numbers of a single one."""
