@@ -12,14 +12,13 @@ from commsched.net.graph import Layer, Net, Tensor
 from commsched.plan.model import Launch, Plan
 from commsched.program.model import Kind
 from commsched.run.engine.recorder import Recorder
-from commsched.run.job import agree
+from commsched.run.job import clock
 from commsched.run.wire.placement import Placement
 from commsched.simulate.engine import simulate
 from commsched.simulate.placed import Placed
 
 BUCKETS = 16  # of SMALL bytes, ready at once
 STEPS = 12  # counted ones
-HALVINGS = 12  # of the range of what is fitted
 PAUSE = 5e-3  # s of compute before they are ready
 
 
@@ -47,29 +46,36 @@ def make_plan(machine: Machine) -> Plan:
     )
 
 
-def measure(comm: MPI.Intracomm, plan: Plan, timeout: float, place: Placement) -> float:
-    """Run the plan on all ranks; return the s from an exchange's end to that of the next one."""
-    names = [one.op.name for one in _exchanges(plan)]
-    ends = np.zeros((WARM + STEPS, len(names)))
+def measure(
+    comm: MPI.Intracomm, plan: Plan, timeout: float, place: Placement
+) -> tuple[float, float]:
+    """Run the plan; return the s of an exchange from rest, and of one right behind another.
+
+    The first lasts from the last rank's start to the last one's end, the second between two ends.
+    """
+    offset = clock.align(comm).offset
+    number = {one.op.name: k for k, one in enumerate(_exchanges(plan))}
+    own = np.zeros((2, WARM + STEPS, BUCKETS))
     for span in run(comm, plan, WARM + STEPS, Recorder(comm.rank), timeout, place):
-        if span.name in names:
-            ends[span.step, names.index(span.name)] = span.end
-    own = float(np.median(np.diff(ends[WARM:], axis=1)))
-    return float(np.mean(agree.gather_numbers(own, comm)))
+        if span.name in number:
+            own[:, span.step, number[span.name]] = span.start + offset, span.end + offset
+    everyone = np.empty((comm.size, *own.shape))
+    comm.Allgather(own, everyone)
+    start, end = everyone.max(axis=0)[:, WARM:]
+    return float(np.median(end[:, 0] - start[:, 0])), float(np.median(np.diff(end, axis=1)))
 
 
-def awake(machine: Machine, measured: float) -> float:
-    """Return the share `awake` with which simulated exchanges follow each other as measured."""
-    low, high = 0.0, 1.0
-    for _ in range(HALVINGS):
-        share = (low + high) / 2
-        low, high = (share, high) if _simulated(machine, share) < measured else (low, share)
-    return (low + high) / 2
+def awake(machine: Machine, rested: float, behind: float) -> float:
+    """Return the share of the start-up that an exchange takes right behind another one.
 
-
-def _simulated(machine: Machine, share: float) -> float:
-    ends = [one.end.mean() for one in _exchanges(make_plan(replace(machine, awake=share)))]
-    return float(np.median(np.diff(ends)))
+    An exchange of m s of messages takes S + m s from rest, and a S + m behind another one. The
+    ratio of the two measured times is that of these sums.
+    """
+    first = _exchanges(make_plan(replace(machine, awake=1.0)))[0]
+    whole = float(first.end.max() - first.start.max())
+    startup = min(machine.startup, whole)
+    share = (behind / rested * whole - (whole - startup)) / startup
+    return float(np.clip(share, 0.0, 1.0))
 
 
 def _exchanges(plan: Plan) -> list[Placed]:

@@ -149,7 +149,7 @@ def _fitted(
     plans: list[Plan],
     cells: list[WorkloadCell],
     times: list[CellTimes],
-    row: float,
+    row: tuple[float, float],
     beat: Callable[[], None],
 ) -> Machine:
     """Return the machine whose simulation is nearest to the measured times."""
@@ -160,7 +160,7 @@ def _fitted(
         if plan is plans[0]:
             modelled = exercise.processor_seconds(replace(plan, machine=machine))
             woken = max(0.0, float(np.median(times[-1].processor - modelled)))
-            machine = replace(machine, dispatch=woken, awake=in_a_row.awake(machine, row))
+            machine = replace(machine, dispatch=woken, awake=in_a_row.awake(machine, *row))
     found = []
     for plan, real in zip(plans, times, strict=True):
         predicted = predict(replace(plan, machine=machine))

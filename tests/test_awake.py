@@ -1,0 +1,65 @@
+"""What an operation costs whose thread is awake: the first of a row wakes it, the others do not."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from commsched.net.measured import PROCESSOR, Measured
+from commsched.program.model import Kind
+from commsched.simulate.engine import simulate
+from tests.support.small_plans import graph, machine, plan
+
+BUCKETS, NUMEL = 6, 10_000
+STARTUP, GATHER, AWAKE = 3e-4, 2e-4, 0.25  # s, s, share
+
+
+def spans(apart: float, kind: Kind, on, nodes: int = 2, **changes) -> np.ndarray:
+    """Start and end on each rank of a step's operations of a kind: (operations, 2, ranks) s."""
+    net = graph([NUMEL] * BUCKETS, seconds=apart / 2)
+    found = simulate(plan(net, on, ["ring+dense"], **changes), 1).placed
+    return np.array([(one.start, one.end) for one in found if one.op.kind is kind])
+
+
+def waking(awake: float):
+    on = replace(machine(2, 1), startup=STARTUP, awake=awake)
+    return replace(on, device=replace(on.device, fixed_gather=GATHER))
+
+
+@pytest.mark.parametrize("apart", [0.0, 1.0])
+def test_of_exchanges_in_a_row_only_the_first_pays_for_waking_up(apart):
+    lasts = [np.diff(spans(apart, Kind.EXCHANGE, waking(a)), axis=1)[:, 0] for a in (1.0, AWAKE)]
+    saved = lasts[0] - lasts[1]
+    later = 0.0 if apart else (1 - AWAKE) * STARTUP
+    np.testing.assert_allclose(saved[0], 0.0, atol=1e-12)
+    np.testing.assert_allclose(saved[1:], later, rtol=1e-9, atol=1e-12)
+
+
+def test_of_buckets_that_are_ready_together_only_the_first_pays_to_be_gathered():
+    lasts = [np.diff(spans(0.0, Kind.ENCODE, waking(a)), axis=1)[:, 0] for a in (1.0, AWAKE)]
+    saved = lasts[0] - lasts[1]
+    np.testing.assert_allclose(saved[0], 0.0, atol=1e-12)
+    np.testing.assert_allclose(saved[1:], (1 - AWAKE) * GATHER, rtol=1e-9)
+
+
+def test_nothing_takes_less_than_the_share_of_a_thread_that_is_awake():
+    on = replace(waking(0.0), native=((1.0, 1e-5), (1e9, 1e-5)))  # less than the start-up
+    net = graph([NUMEL] * BUCKETS, seconds=0.0)
+    found = simulate(plan(net, on, ["native+dense"]), 1).placed
+    ends = [one.end - one.start for one in found if one.op.kind is Kind.EXCHANGE]
+    assert min(each.min() for each in ends) >= 0.0
+
+
+def test_only_waking_up_takes_processor_time_from_the_computing():
+    ends = []
+    for awake in (1.0, 0.5):
+        on = replace(machine(2, 1), startup=1e-6, awake=awake, cores=1, dispatch=1e-3)
+        net = replace(
+            graph([NUMEL] * BUCKETS, seconds=5e-3),
+            measured=Measured(device=PROCESSOR, source="a test"),
+        )
+        layers = [replace(layer, backward=0.0) for layer in net.layers]
+        layers[0] = replace(layers[0], backward=0.1)
+        net = replace(net, layers=tuple(layers))
+        ends.append(simulate(plan(net, on, ["ring+dense"]), 1).timeline().end.max())
+    assert ends[0] - ends[1] == pytest.approx((BUCKETS - 2) * 1e-3, rel=0.1)
