@@ -14,10 +14,10 @@ BUCKETS, NUMEL = 6, 10_000
 STARTUP, GATHER, AWAKE = 3e-4, 2e-4, 0.25  # s, s, share
 
 
-def spans(apart: float, kind: Kind, on, nodes: int = 2, **changes) -> np.ndarray:
+def spans(apart: float, kind: Kind, on) -> np.ndarray:
     """Start and end on each rank of a step's operations of a kind: (operations, 2, ranks) s."""
     net = graph([NUMEL] * BUCKETS, seconds=apart / 2)
-    found = simulate(plan(net, on, ["ring+dense"], **changes), 1).placed
+    found = simulate(plan(net, on, ["ring+dense"]), 1).placed
     return np.array([(one.start, one.end) for one in found if one.op.kind is kind])
 
 
@@ -40,6 +40,23 @@ def test_of_buckets_that_are_ready_together_only_the_first_pays_to_be_gathered()
     saved = lasts[0] - lasts[1]
     np.testing.assert_allclose(saved[0], 0.0, atol=1e-12)
     np.testing.assert_allclose(saved[1:], (1 - AWAKE) * GATHER, rtol=1e-9)
+
+
+def test_an_exchange_waits_for_the_rank_that_sleeps():
+    on = replace(waking(0.0), coding_jitter=1.0, startup=1e-3)
+    on = replace(on, device=replace(on.device, bandwidth=2e8))  # coding takes as long
+    net = graph([NUMEL] * 40, seconds=0.0)
+    found = simulate(plan(net, on, ["ring+dense"]), 1).placed
+    coded = [one for one in found if one.op.kind is Kind.ENCODE]
+    exchanged = [one for one in found if one.op.kind is Kind.EXCHANGE]
+    whole = exchanged[0].end.max() - exchanged[0].start.max()
+    some = 0
+    for encode, before, one in zip(coded[1:], exchanged, exchanged[1:], strict=False):
+        sleeps = encode.end > before.end
+        some += sleeps.any() and not sleeps.all()
+        expected = whole - (0.0 if sleeps.any() else 1e-3)
+        assert one.end.max() - one.start.max() == pytest.approx(expected, rel=1e-9)
+    assert some  # ranks of which one sleeps and the other does not
 
 
 def test_nothing_takes_less_than_the_share_of_a_thread_that_is_awake():
