@@ -16,6 +16,7 @@ from commsched.calibrate import coding, exercise, in_a_row, links, stalls, trait
 from commsched.calibrate.cell_times import CellTimes, predict
 from commsched.calibrate.exercise import WorkloadCell
 from commsched.calibrate.fit import fit
+from commsched.calibrate.in_a_row import Row
 from commsched.coding.registry import CODECS
 from commsched.exchange.pair import LIBRARY
 from commsched.machine import file as machine_file
@@ -149,7 +150,7 @@ def _fitted(
     plans: list[Plan],
     cells: list[WorkloadCell],
     times: list[CellTimes],
-    row: tuple[float, float],
+    row: Row,
     beat: Callable[[], None],
 ) -> Machine:
     """Return the machine whose simulation is nearest to the measured times."""
@@ -159,8 +160,13 @@ def _fitted(
         machine = fit(replace(plan, machine=machine), real, ~held, beat)
         if plan is plans[0]:
             modelled = exercise.processor_seconds(replace(plan, machine=machine))
-            woken = max(0.0, float(np.median(times[-1].processor - modelled)))
-            machine = replace(machine, dispatch=woken, awake=in_a_row.awake(machine, *row))
+            woken = [max(0.0, float(np.median(one.processor - modelled))) for one in times]
+            machine = replace(
+                machine,
+                dispatch=woken[-1],
+                awake=in_a_row.awake(machine, row),
+                dispatch_awake=min(1.0, row.processor / woken[0]) if woken[0] else 1.0,
+            )
     found = []
     for plan, real in zip(plans, times, strict=True):
         predicted = predict(replace(plan, machine=machine))

@@ -194,12 +194,12 @@ class Machine:
     startup: Annotated[Delay, WRITTEN] = 0.0
     # Until the thread runs that receives a message while its rank computes on a core.
     wakeup: Delay = 0.0
-    # Processor time of a rank's threads per exchange, besides coding and what `busy` says; only if
-    # its thread was asleep, where `awake` is less than 1.
+    # Processor time of a rank's threads per exchange, besides coding and what `busy` says.
     dispatch: Delay = 0.0
-    # Share of `startup` and of a bucket's `fixed_gather` that an operation takes if its thread is
-    # still busy when it is ready, so that it need not wake up.
+    # What an operation takes of `startup` and of a bucket's `fixed_gather`, and of `dispatch`, as
+    # shares, if its thread is still busy when it is ready, so that it need not wake up.
     awake: Annotated[Rounded, PROPORTION] = 1.0
+    dispatch_awake: Annotated[Rounded, PROPORTION] = 1.0
     handover: Delay = 0.0  # mean until another thread of the rank takes up a ready operation
     # Seconds of bytes that a port to other nodes lets through at once after a rest.
     burst: Annotated[Delay, WRITTEN] = 0.0

@@ -103,6 +103,7 @@ class StepClock:
     busy: float = 0.0  # share of its cores that an exchange keeps busy on each rank
     waking: Waking | None = None
     dispatch: float = 0.0  # s that a rank's share of the cores is busy with an exchange, besides
+    dispatch_awake: float = 1.0  # share of it where the rank's thread was awake
     handover: float = 0.0  # s, mean until a thread takes up what another one has made ready
     slowest: float = 0.0  # s, mean until the last rank's thread has done so
     early: float = 1.0  # share of `apply` that is done by bucket, if all are at the step's end
@@ -129,6 +130,7 @@ class StepClock:
             busy=min(1.0, busy / machine.alone),
             waking=Waking.of(machine),
             dispatch=machine.dispatch / machine.alone,
+            dispatch_awake=machine.dispatch_awake,
             handover=machine.handover,
             # The mean of the largest of n exponential numbers is their n-th harmonic number.
             slowest=machine.handover * sum(1 / k for k in range(1, machine.size + 1)),

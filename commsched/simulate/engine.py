@@ -285,10 +285,9 @@ class _Simulation:
             begun = np.minimum(np.maximum(begins, start[last[ranks]]), ends)
             key, alone = (role, step, own.name), float((end[ranks] - begun).mean()) + within
             seconds = float((ends - begun).mean())
-            prepared = machine.awake * machine.startup * float(awake[ranks].mean())
-            demand = self.exchanges.demand(op, teams, alone, within + prepared, seconds)
+            demand = self.exchanges.demand(op, teams, alone, within, seconds)
             ends = begun + self.sharing.seconds(key, stream, begun, ends - begun, demand)
-            self.sharing.dispatched.append((role, np.where(awake[ranks], np.nan, begun)))
+            self.sharing.dispatched.append((role, begun, awake[ranks]))
             clocks.free[stream] = ends
             self.sent[role, stream] = ends
             self._note(role, step, own, PlacedAlone(begins, ends, sent[ranks], last[ranks]))
