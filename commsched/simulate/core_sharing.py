@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from commsched.arrays import Bools, Floats, Ints
+from commsched.arrays import Floats, Ints
 from commsched.machine.model import Machine
 from commsched.simulate.cores import Tasks, both, capacities, served, served_beside
 
@@ -61,8 +61,8 @@ class CoreSharing:
 
     def __init__(self, machine: Machine, slower: Slower) -> None:
         self.tasks: dict[Key, _Task] = {}
-        # Role, s when an exchange begins, and whether its thread was awake.
-        self.dispatched: list[tuple[int, Floats, Bools]] = []
+        # Role and s when an exchange begins, NaN on ranks whose thread was awake.
+        self.dispatched: list[tuple[int, Floats]] = []
         self._machine = machine
         self._slower = slower
 
@@ -105,14 +105,12 @@ class CoreSharing:
             short = np.array([one.short for one in mine.values()])
             computes = np.array([one.stream == "compute" for one in mine.values()])
             times = np.ones_like(placed)
-            begun = [(starts, awake) for other, starts, awake in self.dispatched if other == role]
+            begun = [starts for other, starts in self.dispatched if other == role]
             for column, rank in enumerate(ranks.tolist()):
                 busy = taken[:, column] > 0.0
                 tasks = Tasks(start[:, column], placed[:, column], taken[:, column], demand)
                 coding, own = tasks.some(busy & short), tasks.some(busy & ~short)
-                beside = both(
-                    coding, self._dispatch([(one[column], up[column]) for one, up in begun])
-                )
+                beside = both(coding, self._dispatch([starts[column] for starts in begun]))
                 times[busy & short, column] = coding.times(served(coding, capacity[rank]))
                 queue = own.queues(computes[busy & ~short])
                 end = served_beside(own, beside, capacity[rank], queue)
@@ -124,9 +122,9 @@ class CoreSharing:
                 found[key] = slower
         return found, moved / max(whole, TINY)
 
-    def _dispatch(self, exchanges: Sequence[tuple[float, bool]]) -> Tasks:
-        """Return what preparing exchanges takes of the cores; of each its start, and if awake."""
+    def _dispatch(self, starts: Sequence[float]) -> Tasks:
+        """Return what waking up for exchanges that begin at `starts` takes of the cores."""
         lasts = self._machine.dispatch / self._machine.alone
-        begun, awake = np.array(exchanges if lasts else [], np.float64).reshape(-1, 2).T
-        taken = lasts * np.where(awake, self._machine.dispatch_awake, 1.0)
-        return Tasks(begun, begun + taken, taken, np.ones_like(begun)).some(taken > 0.0)
+        begun = np.array(starts if lasts else [], np.float64)
+        begun = begun[~np.isnan(begun)]
+        return Tasks(begun, begun + lasts, np.full_like(begun, lasts), np.ones_like(begun))

@@ -285,9 +285,10 @@ class _Simulation:
             begun = np.minimum(np.maximum(begins, start[last[ranks]]), ends)
             key, alone = (role, step, own.name), float((end[ranks] - begun).mean()) + within
             seconds = float((ends - begun).mean())
-            demand = self.exchanges.demand(op, teams, alone, within, seconds)
+            dispatch = machine.dispatch_awake * machine.dispatch * float(awake[ranks].mean())
+            demand = self.exchanges.demand(op, teams, alone, within, dispatch, seconds)
             ends = begun + self.sharing.seconds(key, stream, begun, ends - begun, demand)
-            self.sharing.dispatched.append((role, begun, awake[ranks]))
+            self.sharing.dispatched.append((role, np.where(awake[ranks], np.nan, begun)))
             clocks.free[stream] = ends
             self.sent[role, stream] = ends
             self._note(role, step, own, PlacedAlone(begins, ends, sent[ranks], last[ranks]))

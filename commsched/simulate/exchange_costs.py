@@ -64,11 +64,18 @@ class ExchangeCosts:
         return machine.wakeup * messages_in_turn(schedule, payload, machine, teams.first)
 
     def demand(
-        self, op: Op, teams: ExchangeTeams, alone: float, within: float, seconds: float
+        self,
+        op: Op,
+        teams: ExchangeTeams,
+        alone: float,
+        within: float,
+        dispatch: float,
+        seconds: float,
     ) -> float:
         """Return the share of its cores that an exchange keeps busy on a rank for `seconds`.
 
         alone: seconds that it takes if its ranks do nothing else, `within` of them to sum pieces.
+        dispatch: seconds of processor time that its own thread takes besides.
         """
         machine = self.plan.machine
         apart = len(set(np.array(machine.node_of_rank)[teams.ranks[0]].tolist())) > 1
@@ -78,7 +85,7 @@ class ExchangeCosts:
         key = id(self.plan), op.name
         if key not in self._coded:
             self._coded[key] = makeups(self.plan, [op])[op.name].coded
-        work = processor_seconds(alone, self._coded[key] + within, machine, busy)
+        work = processor_seconds(alone, self._coded[key] + within, machine, busy) + dispatch
         return round(min(work / machine.alone / seconds, 1.0) / GRAIN) * GRAIN
 
     def played(
