@@ -12,11 +12,11 @@ import numpy.typing as npt
 from mpi4py import MPI
 
 from commsched import files
-from commsched.calibrate import coding, exercise, in_a_row, links, stalls, traits
+from commsched.calibrate import back_to_back, coding, exercise, links, stalls, traits
+from commsched.calibrate.back_to_back import Row
 from commsched.calibrate.cell_times import CellTimes, predict
 from commsched.calibrate.exercise import WorkloadCell
 from commsched.calibrate.fit import fit
-from commsched.calibrate.in_a_row import Row
 from commsched.coding.registry import CODECS
 from commsched.exchange.pair import LIBRARY
 from commsched.machine import file as machine_file
@@ -73,7 +73,7 @@ def calibrate(
     plans = [plan, exercise.computing(plan)] if place is ON_HOST else [plan]
     share = seconds * EXERCISE / len(plans)
     times = [exercise.measure(comm, one, share, timeout, place) for one in plans]
-    row = in_a_row.measure(comm, in_a_row.make_plan(machine), timeout, place)
+    row = back_to_back.measure(comm, back_to_back.make_plan(machine), timeout, place)
     progress("fitting", 1.0)
     if comm.rank == 0:
         machine = _fitted(plans, cells, times, row, lambda: progress("fitting", 1.0))
@@ -164,7 +164,7 @@ def _fitted(
             machine = replace(
                 machine,
                 dispatch=woken[-1],
-                awake=in_a_row.awake(machine, row),
+                awake=back_to_back.awake(machine, row),
                 dispatch_awake=min(1.0, row.processor / woken[0]) if woken[0] else 1.0,
             )
     found = []

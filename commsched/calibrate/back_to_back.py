@@ -47,7 +47,7 @@ def make_plan(machine: Machine) -> Plan:
         for k, tensor in enumerate(tensors)
     )
     return Plan(
-        net=Net(name="in a row", layers=(layer,), source="for calibration"),
+        net=Net(name="back to back", layers=(layer,), source="for calibration"),
         machine=replace(machine, jitter=0.0),
         launches=launches,
         params={"overlap": "backward"},
