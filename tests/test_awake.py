@@ -67,17 +67,17 @@ def test_nothing_takes_less_than_the_share_of_a_thread_that_is_awake():
     assert min(each.min() for each in ends) >= 0.0
 
 
-def test_waking_up_takes_more_processor_time_from_the_computing():
-    ends = []
-    for awake in (1.0, 0.5):
-        on = replace(machine(2, 1), startup=1e-6, awake=awake, cores=1, dispatch=1e-3)
-        on = replace(on, dispatch_awake=0.25)
-        net = replace(
-            graph([NUMEL] * BUCKETS, seconds=5e-3),
-            measured=Measured(device=PROCESSOR, source="a test"),
-        )
-        layers = [replace(layer, backward=0.0) for layer in net.layers]
-        layers[0] = replace(layers[0], backward=0.1)
-        net = replace(net, layers=tuple(layers))
+@pytest.mark.parametrize("awake", [1.0, 0.5])
+def test_waking_up_takes_more_processor_time_from_the_computing(awake):
+    net = replace(
+        graph([NUMEL] * BUCKETS, seconds=5e-3),
+        measured=Measured(device=PROCESSOR, source="a test"),
+    )
+    layers = [replace(layer, backward=0.0) for layer in net.layers]
+    layers[0] = replace(layers[0], backward=0.1)
+    net, ends = replace(net, layers=tuple(layers)), []
+    for shares in ((1.0, 1.0), (awake, 0.25)):
+        on = replace(machine(2, 1), startup=1e-6, cores=1, dispatch=1e-3)
+        on = replace(on, awake=shares[0], dispatch_awake=shares[1])
         ends.append(simulate(plan(net, on, ["ring+dense"]), 1).timeline().end.max())
     assert ends[0] - ends[1] == pytest.approx((BUCKETS - 2) * 0.75e-3, rel=0.1)

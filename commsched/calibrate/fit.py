@@ -19,9 +19,9 @@ WEIGHTS = {"exchange": 1.0, "encode": 0.5, "decode": 0.5}
 # s; shorter times have less weight.
 SHORT = {"exchange": 3e-3, "encode": 2e-3, "decode": 2e-3}
 
-# Adjusted quantities, and the expected error of each one's logarithm: tight loops measure times
-# per byte well, but not how threads and ranks disturb each other. There are at most a third as many
-# as cells to fit.
+# Adjusted quantities, and the expected error of each one's logarithm: tight loops measure latency
+# and times per byte well, but not how threads and ranks disturb each other. There are at most a
+# third as many as cells to fit.
 FACTORS = {
     "startup": 3.0,
     "latency inside": 0.3,

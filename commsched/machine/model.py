@@ -216,11 +216,6 @@ class Machine:
     # Not used by the model.
     measured: Annotated[Mapping[str, float], NUMBERS] = field(default_factory=dict)
 
-    @property
-    def saved_startup(self) -> float:
-        """Seconds that an exchange takes less if its thread is awake."""
-        return (1.0 - self.awake) * self.startup
-
     def __post_init__(self) -> None:
         check_name("machine", self.name)
         if not 1 <= self.size <= MAX_RANKS:

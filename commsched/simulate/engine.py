@@ -58,7 +58,8 @@ class _Simulation:
         self.sharers: dict[tuple[int, str], list[int]] = {}  # roles of an exchange of this step on
         self.stream: dict[tuple[int, str], str] = {}  # (role, name) of operations
         self.messages: PipelineMessages | None = None
-        self.coding: dict[tuple[object, ...], float] = {}  # s, by what decides it in this plan
+        # s, and whether a bucket is gathered, by what decides it in this plan
+        self.coding: dict[tuple[object, ...], tuple[float, bool]] = {}
 
     def step(self, step: int) -> None:
         """Place all operations of one step."""
@@ -142,7 +143,7 @@ class _Simulation:
         def cost(launch: int, kind: Kind, phase: int) -> SumCost:
             op = Op(kind=kind, name="", stream="", launch=launch, phase=phase)
             if kind is not Kind.EXCHANGE:
-                return SumCost(self._coding(op, 0), 0.0)
+                return SumCost(self._coding(op, 0)[0], 0.0)
             teams = teams_of(self.plan, launch, None)
             alone = np.zeros((1, width))
             found = self.exchanges.played(op, 0, teams, alone, np.full_like(alone, np.inf))
@@ -210,8 +211,9 @@ class _Simulation:
         else:
             sigma, ranks = self.plan.machine.coding_jitter, self.ranks[role]
             factor = random.jitter(sigma, self.plan.seed, step, ranks, op.name)
-            taken = np.full(len(ranks), self._coding(op, step))
-            if self.waking and GATHER in parts_of(self.plan, op):
+            alone, gathers = self._coding(op, step)
+            taken = np.full(len(ranks), alone)
+            if self.waking and gathers:
                 awake = self.clocks[role].awake(op.stream, ready)
                 taken -= np.where(awake, self.waking.saved(taken, self.waking.gather), 0.0)
             seconds, demand = factor * taken, 1.0
@@ -222,16 +224,18 @@ class _Simulation:
         end = self.clocks[role].free[op.stream] = start + seconds
         return end
 
-    def _coding(self, op: Op, step: int) -> float:
-        """Seconds of the parts of an operation, without jitter."""
+    def _coding(self, op: Op, step: int) -> tuple[float, bool]:
+        """Seconds of the parts of an operation, without jitter, and whether it gathers a bucket."""
         if op.launch < 0:
-            return 0.0
+            return 0.0, False
         plan, launch = self.plan, self.plan.launches[op.launch]
         method = str(step) if self.decisions else method_at(launch.method, step).name
         key = op.kind, op.launch, op.phase, op.root, op.alone, method
         if key not in self.coding:
             numel, phase = values_of(plan, op.launch), self.exchanges.phase(op, step)
-            self.coding[key] = seconds(parts_of(plan, op), phase, numel, plan.machine.device)
+            parts = parts_of(plan, op)
+            alone = seconds(parts, phase, numel, plan.machine.device)
+            self.coding[key] = alone, GATHER in parts
         return self.coding[key]
 
     def _exchange(
@@ -246,7 +250,7 @@ class _Simulation:
         every = zip(roles, ops, ready, strict=True)
         starts = [self._start(role, step, own, there) for role, own, there in every]
         # A vote is taken before it is exchanged, maybe of a bucket that is gathered first.
-        before = self._coding(op, step) if op.kind is Kind.DECIDE else 0.0
+        before = self._coding(op, step)[0] if op.kind is Kind.DECIDE else 0.0
         for role, own, there, begins in zip(roles, ops, ready, starts, strict=True):
             ranks, sent_before = self.ranks[role], self.sent[role, stream]
             key, taken = (role, step, f"{own.name}/vote"), np.full(len(ranks), before)

@@ -94,11 +94,11 @@ class Evaluator:
             return found
         votes, encode, exchange, decode = rows.seconds.sum(axis=1)
         used = encode + decode + self.clock.busy * (votes + exchange)
-        awake = 1.0 if self.clock.waking is None else self.clock.dispatch_awake
-        used += self.clock.dispatch * awake * rows.phases
+        awake = self.clock.dispatch * self.clock.dispatch_awake
+        used += awake * rows.phases
         used += self.clock.on_cores * rows.apply
         own = self.clock.on_cores * (self._backward + self._forward)
-        own += self.clock.dispatch * (1.0 - awake) * clocks.woken
+        own += (self.clock.dispatch - awake) * clocks.woken
         least: Floats = (own + used.take(index).sum(axis=0)) / self.clock.capacity
         return np.maximum(found, least)
 
