@@ -104,8 +104,9 @@ class Drift:
 
     def _ask(self, step: int) -> None:
         mine = self._lasted.pop(step, np.zeros(len(self._expected)))
-        for older in [key for key in self._lasted if key < step]:
-            self._lasted.pop(older)
+        for key in list(self._lasted):  # other threads add to it meanwhile
+            if key < step:
+                self._lasted.pop(key)
         self._gather.ask(step, mine)
 
 
