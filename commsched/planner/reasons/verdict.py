@@ -29,7 +29,7 @@ def rows(plan: Plan) -> list[tuple[str, ...]]:
         (
             label(one.family, one.allow, plan.planner),
             seconds(one.iteration),
-            f"{one.iteration / dense.iteration - 1.0:+.1%}" if dense else "-",
+            f"{0.0 - _saved(one, dense):+.1%}" if dense else "-",
             seconds(one.exposed) if one.exposed > RESOLUTION else "none",
             nbytes(one.memory),
             ", ".join(one.used) or "-",
@@ -177,8 +177,8 @@ def _by(one: Alternative) -> str:
 
 
 def _saved(one: Alternative, other: Alternative) -> float:
-    """The share of another plan's iteration that a plan saves."""
-    return 1.0 - one.iteration / other.iteration
+    """The share of another plan's iteration that a plan saves; of nothing, none."""
+    return 1.0 - one.iteration / other.iteration if other.iteration else 0.0
 
 
 def _row(plan: Plan, family: str) -> Alternative | None:
