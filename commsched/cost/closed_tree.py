@@ -65,9 +65,12 @@ class TreeSite(Site):
 
     @remembered
     def crossings(self) -> list[tuple[int, float, Wire]]:
-        """Return some rounds of a rotation, for how many they stand, and their slowest links."""
+        """Return some rounds of a rotation as `Site.crossings` does, with their slowest links."""
         found = []
         for rounds, k in sampled(self.ranks):
-            wire = self.wire(self._order, np.roll(self._order, -k)).most()
-            found.append((rounds, min(1.0, (k + 1) / self._innermost), wire))
+            wires = self.wire(self._order, np.roll(self._order, -k))
+            slowest = wires.most()
+            crossing = float(np.mean(np.equal(wires.away, slowest.away)))
+            more = 1 + 1 / min(k, self.ranks - k)  # of those in a chain
+            found.append((rounds, min(1.0, crossing * more), slowest))
         return found
