@@ -11,7 +11,7 @@ from commsched.errors import CommschedError
 from commsched.timeline.cycles import totals
 from commsched.timeline.header import fabric_differences
 from commsched.timeline.model import Timeline
-from commsched.timeline.totals import HIGH, LOW, NO_ITERATION, Totals, median
+from commsched.timeline.totals import NO_ITERATION, Totals, median, p10_to_p90
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,20 +42,22 @@ class Interval:
 def interval(found: Totals, residuals: Sequence[float]) -> Interval | None:
     """Return the interval of a predicted iteration: p10 to p90 of
 
-        I - X + X / (1 + e)
+        I - X + X f + H max(f - 1, 0),    f = 1 / (1 + e)
 
     over the iterations I [s] of all counted steps, of which X [s] is exposed communication, and all
     residuals e, the relative errors (predicted - measured) / measured of the exchanges that the
-    calibration of the machine held out. Without residuals e = 0: the interval is only the spread of
-    the steps under jitter. None without a counted step.
+    calibration of the machine held out. H [s] is hidden communication: if exchanges last longer, as
+    much of it as they gain comes out from under the compute, at most. Without residuals e = 0: the
+    interval is only the spread of the steps under jitter. None without a counted step.
     """
     if not found.iteration:
         return None
     iteration = np.array(found.iteration)
     exposed = np.minimum(found.exposed, iteration)
-    longer = np.divide.outer(exposed, 1.0 + np.array(residuals or (0.0,)))
-    values = (iteration - exposed)[:, np.newaxis] + longer
-    low, high = np.quantile(values, (LOW, HIGH)).tolist()
+    factor = 1.0 / (1.0 + np.array(residuals or (0.0,)))
+    waited = np.multiply.outer(exposed, factor)
+    waited += np.multiply.outer(found.hidden, np.maximum(factor - 1.0, 0.0))
+    low, high = p10_to_p90((iteration - exposed)[:, np.newaxis] + waited, len(residuals))
     return Interval(low=low, high=high, residuals=len(residuals))
 
 

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from commsched import units
+from commsched.arrays import Floats
 
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
 Amounts = tuple[Amount, ...]
@@ -52,6 +53,22 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
         if len(self.iteration) == 1:
             return f"mean of {steps}, no two alike"
         return f"median of cycles of {self.cycle} steps in {steps}"
+
+
+def p10_to_p90(values: Floats, errors: int) -> tuple[float, float]:
+    """Return p10 and p90 of a value that is still to come, from values that follow from n errors.
+
+    The k-th smallest of n errors is the k / (n + 1) quantile of the next one, not the one of the n
+    themselves, between which the next one lies less often.
+    Source: Hyndman & Fan, The American Statistician 50(4), 1996, definition 6.
+    """
+    if not errors:
+        low, high = np.quantile(values, (LOW, HIGH)).tolist()
+        return low, high
+    share = max(0.0, ((errors + 1) * LOW - 0.5) / errors)
+    # "hazen": the k-th of n equal parts of the values stands for its middle, (k - 1/2) / n.
+    low, high = np.quantile(values, (share, 1.0 - share), method="hazen").tolist()
+    return low, high
 
 
 def median(values: Sequence[float]) -> float | None:

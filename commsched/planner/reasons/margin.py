@@ -4,7 +4,7 @@ import numpy as np
 
 from commsched.machine.trust import alike
 from commsched.plan.model import Plan, Reason
-from commsched.timeline.totals import HIGH, LOW
+from commsched.timeline.totals import p10_to_p90
 
 
 def margin_interval(plan: Plan, reason: Reason) -> tuple[float, float] | None:
@@ -21,5 +21,4 @@ def margin_interval(plan: Plan, reason: Reason) -> tuple[float, float] | None:
     errors = np.array([cell.error for cell in alike(plan.machine, plan.net.occupies_cores)])
     off = 1.0 / (1.0 + errors) - 1.0
     values = np.subtract.outer(reason.runner_up_seconds * off, reason.seconds * off)
-    low, high = np.quantile(reason.margin + values, (LOW, HIGH)).tolist()
-    return low, high
+    return p10_to_p90(reason.margin + values, len(errors))

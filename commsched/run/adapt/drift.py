@@ -25,12 +25,12 @@ from commsched.run.engine.step_gather import StepGather
 from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.timeline.model import Span
+from commsched.timeline.totals import p10_to_p90
 
 Floats = npt.NDArray[np.float64]
 
 PATIENCE = 3  # steps in a row outside the interval until the ranks plan anew
 SETTLE = 2  # first steps under a plan, which are slower: communicators and buffers are new
-LOW, HIGH = 0.1, 0.9
 LEAST = 1.25  # times; the narrowest interval, because prices without held-out cells err as much
 APART = 1.3  # times; a node that differs more from the others gets a rate of its own
 PROBE, FEWEST, MOST = 0.02, 2**16, 2**22  # seconds that a probe should take; its limits in B
@@ -113,7 +113,7 @@ class Drift:
 def interval(machine: Machine) -> tuple[float, float]:
     """Return measured over predicted seconds, p10 and p90 of the calibration's held-out cells."""
     ratios = [1.0 / (1.0 + cell.error) for cell in machine.held_out if cell.error > -1.0] or [1.0]
-    low, high = np.quantile(ratios, (LOW, HIGH)).tolist()
+    low, high = p10_to_p90(np.array(ratios), len(ratios))
     # Under compute a transfer proceeds at a share of its rate.
     return min(low, 1 / LEAST), max(high, LEAST) / max(machine.overlap, 0.1)
 
