@@ -265,3 +265,14 @@ def test_a_time_limit_is_for_all_families_together():
     whole = plan_with_verdict(replace(asked, time_limit=1e6)).plan
     assert whole.hash == plan_with_verdict(replace(asked, time_limit=None)).plan.hash
     assert whole.iteration <= made.iteration
+
+
+def test_plans_without_seconds_are_compared_without_a_division_by_zero():
+    rows = [
+        Alternative(
+            family=name, iteration=seconds, low=seconds, high=seconds, exposed=0.0, memory=0.0
+        )
+        for name, seconds in (("dense", 0.0), ("lossless", 0.0), ("half", 1.0))
+    ]
+    made = replace(plan(graph([8]), machine(1, 2), ["ring+dense"]), alternatives=tuple(rows))
+    assert "do not compress" in "\n".join(lines(made))
