@@ -29,7 +29,7 @@ from commsched.run.job import start as job
 MODELS = ("resnet18", "gpt", "lstm", "dlrm")
 SPARSE = ("dlrm",)  # their embeddings have sparse gradients
 # Of DistributedDataParallel with sparse gradients, after which their cell is given up: gloo's
-# threads break the heap, as they do where only PyTorch is loaded (2.13: in 6 of 14 jobs).
+# threads break the heap, as they do where only PyTorch is loaded (2.13: in 4 of 7 jobs).
 CRASHES = 4
 BEDS = ("2x200mbit", "2x1gbit", "4x200mbit", "4x1gbit")  # hosts of a rank each, and their ports
 # Lossy methods that plans may use, one of them each; PowerSGD's ranks are the peers'.
