@@ -58,8 +58,8 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 def p10_to_p90(values: Floats, errors: int) -> tuple[float, float]:
     """Return p10 and p90 of a value that is still to come, from values that follow from n errors.
 
-    The k-th smallest of n errors is the k / (n + 1) quantile of the next one, which lies outside the
-    quantiles of the n more often.
+    The k-th smallest of n errors is the k / (n + 1) quantile of the next one. The next one lies
+    outside p10 to p90 of the n errors themselves in more than two of ten cases.
     Source: Hyndman & Fan, The American Statistician 50(4), 1996, definition 6.
     """
     if not errors:
