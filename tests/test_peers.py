@@ -2,7 +2,8 @@
 
 import pytest
 
-from commsched.lab.peers.main import Cell, as_good
+from commsched.errors import CommschedError
+from commsched.lab.peers.main import Cell, again_after_crashes, as_good
 from commsched.lab.peers.record import Learned, Trained, Turns
 
 STEPS = {
@@ -51,3 +52,23 @@ def test_lossy_peers_that_learn_worse_do_not_count() -> None:
     worse["ddp fp16"] = 3.0
     cell = cell._replace(learned=(learnt(0, **worse), learnt(1, **worse)))
     assert cell.best_peer(lossy=True) == ""
+
+
+@pytest.mark.parametrize(("crashes", "allowed"), [(0, 0), (2, 2), (2, 4), (1, 0), (3, 2)])
+def test_a_job_that_crashes_runs_again_as_often_as_is_allowed(crashes: int, allowed: int) -> None:
+    runs, said = list[int](), list[str]()
+
+    def run() -> None:
+        runs.append(len(runs))
+        if len(runs) <= crashes:
+            raise CommschedError("the job ended with status 11\nrank 0 was killed")
+
+    if crashes > allowed:
+        with pytest.raises(CommschedError, match="status 11"):
+            again_after_crashes(run, allowed, said.append)
+        assert len(runs) == allowed + 1
+    else:
+        again_after_crashes(run, allowed, said.append)
+        assert len(runs) == crashes + 1
+    assert len(said) == len(runs) - 1
+    assert all(text.startswith("the job ended with status 11; once more") for text in said)

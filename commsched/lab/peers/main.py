@@ -180,13 +180,13 @@ def _cell(
         if not path.exists():
             say(f"{where}: training in turns, seed {seed}")
             run = partial(fabric.python, "commsched.lab.peers.turns", *words, *_seeded(seed, path))
-            _again_after_crashes(run, CRASHES if model in SPARSE else 0, say)
+            again_after_crashes(run, CRASHES if model in SPARSE else 0, say)
         jobs.append(files.read(path, Turns))
     return Cell(model, bed, tuple(jobs), predicted, learned, fastest[0].stem if fastest else "")
 
 
-def _again_after_crashes(run: Callable[[], object], crashes: int, say: Say) -> None:
-    """Run a job again if it ends early, some times."""
+def again_after_crashes(run: Callable[[], object], crashes: int, say: Say) -> None:
+    """Run a job; if it fails, run it again, `crashes` times at most."""
     for left in reversed(range(crashes + 1)):
         try:
             run()

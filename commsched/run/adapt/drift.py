@@ -111,7 +111,7 @@ class Drift:
 
 
 def interval(machine: Machine) -> tuple[float, float]:
-    """Return measured over predicted seconds, p10 and p90 of the calibration's held-out cells."""
+    """Return measured over predicted seconds, p10 and p90, by the calibration's held-out cells."""
     ratios = [1.0 / (1.0 + cell.error) for cell in machine.held_out if cell.error > -1.0] or [1.0]
     low, high = p10_to_p90(np.array(ratios), len(ratios))
     # Under compute a transfer proceeds at a share of its rate.
