@@ -18,10 +18,11 @@ from commsched.net.graph import Net
 from commsched.run.engine.memory_probe import ranks_of_this_node
 from commsched.run.engine.probe import sleeping_barrier
 from commsched.run.job import agree
+from commsched.run.job.fabric import typical
 from commsched.torch import handing_over
 from commsched.torch.arrays import check_on_host
 from commsched.torch.attach import started_by_mpi
-from commsched.torch.captured_net import measured_net, over_ranks
+from commsched.torch.captured_net import load_of_host, measured_net, over_ranks
 from commsched.torch.choices import Choices, with_experts
 from commsched.torch.gradients import STEPS, Gradients
 from commsched.torch.mixtures import mixtures_of
@@ -50,11 +51,12 @@ def capture(
 
     `loss(batch)` does the forward pass and returns a scalar. A layer is a module that has trained
     parameters of its own; layers stand in the opposite order of that in which their gradients are
-    complete. Seconds are medians over `steps` steps after 3 others, means over ranks. A layer's
-    forward seconds end with its module and begin with the end of the module before, so they hold
-    what lies between: activations, attention, other modules. The loss belongs to the last module.
-    The seconds before the first layer hold zeroing and the batch. Before all that, the first rank
-    of each node does some steps while the others sleep, which tells how ranks slow each other.
+    complete. Seconds are means over ranks of medians over `steps` steps after 3 others, or of their
+    means where ranks share cores. A layer's forward seconds end with its module and begin with the
+    end of the module before, so they hold what lies between: activations, attention, other modules.
+    The loss belongs to the last module. The seconds before the first layer hold zeroing and the
+    batch. Before all that, the first rank of each node does some steps while the others sleep,
+    which tells how ranks slow each other.
     Model, optimizer and torch's random numbers are afterwards as before; `batches` begin anew if
     they end. `batch`: samples per rank; by default the first size of a batch's first tensor.
 
@@ -105,7 +107,9 @@ def capture(
                 comm,
             )
             lasted += [took] if keeps else []
-    crowd = float(np.mean(agree.gather_numbers(float(np.median(lasted)), comm)))
+    ranks, threads, cores = load_of_host(comm)
+    own = float(typical(ranks * threads, cores)(lasted))
+    crowd = float(np.mean(agree.gather_numbers(own, comm)))
     see.remove()
     agree.on_all_ranks(gradients.write, comm)
     decays = over_ranks(gradients.decays(observer.parameters), comm)
@@ -114,14 +118,13 @@ def capture(
     model.load_state_dict(before[0])
     optimizer.load_state_dict(before[1])
     torch.set_rng_state(random)
-    what = f"commsched capture: medians of {steps} steps"
     inputs = seen[0] if graph and seen else None
     net = measured_net(
         observer,
         comm,
         name,
         batch or source.size,
-        what,
+        "commsched capture",
         find_unused_parameters,
         inputs,
         1.0 if lonely is None else min(lonely / crowd, 1.0),

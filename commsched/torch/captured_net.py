@@ -19,7 +19,7 @@ from commsched.net.measured import PROCESSOR, Measured
 from commsched.net.rows import fit_rows
 from commsched.net.sparsity import DENSE
 from commsched.run.job import agree
-from commsched.run.job.fabric import cores_of_host
+from commsched.run.job.fabric import Middle, cores_of_host, typical
 from commsched.torch.module_graph import Edges, edges_of
 from commsched.torch.observer import Observer
 from commsched.torch.parameters import DTYPES, bare_name, shape_of, sparse_embeddings
@@ -43,23 +43,31 @@ def measured_net(
 
     With `inputs` of the model, positional and named ones, torch.export says what a layer reads.
     """
+    ranks, threads, cores = load_of_host(comm)
+    middle = typical(ranks * threads, cores)
     half = observer.half or any(p.dtype is not torch.float32 for p in observer.parameters.values())
     on = Measured(
         device=PROCESSOR,
         precision="float16" if half else "float32",
         batch=batch,
-        ranks=max(Counter(agree.gather_text(socket.gethostname(), comm)).values()),
-        threads=torch.get_num_threads(),
-        cores=cores_of_host(comm),
+        ranks=ranks,
+        threads=threads,
+        cores=cores,
         working_set=agree.largest(_working_set(observer), comm),
         alone=alone,
-        source=_facts(observer, comm, what),
+        source=_facts(observer, comm, f"{what}: {middle.__name__}s of {observer.steps} steps"),
     )
-    made = agree.on_all_ranks(lambda: _net(observer, comm, name, on, some_unused), comm)
+    made = agree.on_all_ranks(lambda: _net(observer, comm, name, on, some_unused, middle), comm)
     if inputs is not None and comm.rank == 0:
         made = with_edges(made, observer, inputs)
     content = agree.broadcast_bytes(msgspec.json.encode(net_file.to_data(made)), comm)
     return net_file.from_data(msgspec.json.decode(content), name)
+
+
+def load_of_host(comm: MPI.Intracomm) -> tuple[int, int, float]:
+    """Return the most ranks on a host, the threads of each, and the cores that they share."""
+    ranks = max(Counter(agree.gather_text(socket.gethostname(), comm)).values())
+    return ranks, torch.get_num_threads(), cores_of_host(comm)
 
 
 def _working_set(observer: Observer) -> float:
@@ -145,10 +153,15 @@ def no_parameter() -> CommschedError:
 
 
 def _net(
-    observer: Observer, comm: MPI.Intracomm, name: str, on: Measured, some_unused: bool
+    observer: Observer,
+    comm: MPI.Intracomm,
+    name: str,
+    on: Measured,
+    some_unused: bool,
+    middle: Middle,
 ) -> Net:
-    ready = over_ranks(observer.median_ready(), comm)
-    forward = over_ranks(observer.median_forward(), comm)
+    ready = over_ranks(observer.ready(middle), comm)
+    forward = over_ranks(observer.forward_of_layers(middle), comm)
     used = used_parameters(observer, ready, some_unused)
     order, spent = chained(observer, ready, used)
     seconds = dict(zip(observer.owners, forward, strict=True))
@@ -166,7 +179,7 @@ def _net(
     ]
     if not layers:
         raise no_parameter()
-    data, update = over_ranks(observer.median_outside(), comm)
+    data, update = over_ranks(observer.outside(middle), comm)
     return Net(
         name=name,
         layers=tuple(layers),

@@ -151,7 +151,7 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
         """Measure the machine, plan, and begin to try the plan."""
         watch.close()
         self._watch = None
-        what = f"commsched.torch.DataParallel: medians of {self._steps} steps"
+        what = "commsched.torch.DataParallel"
         net = measured_net(watch.observer, self._comm, "watched", watch.batch, what, True)
         net = _complete(net, watch.observer)
         here = self._exchanges.fitted(self._measured_machine(), self._comm)

@@ -108,11 +108,11 @@ def _observed(
 
 def _net(traffic: Observer, flops: Observer, name: str, batch: int, some_unused: bool) -> Net:
     """Make layers in the order in which gradients are ready; every operator moves some bytes."""
-    used = used_parameters(traffic, traffic.median_ready(), some_unused)
-    order, moved = chained(traffic, traffic.median_ready(), used)
-    _, worked = chained(flops, flops.median_ready(), used, order)
-    passed = dict(zip(traffic.owners, traffic.median_forward(), strict=True))
-    computed = dict(zip(flops.owners, flops.median_forward(), strict=True))
+    used = used_parameters(traffic, traffic.ready(), some_unused)
+    order, moved = chained(traffic, traffic.ready(), used)
+    _, worked = chained(flops, flops.ready(), used, order)
+    passed = dict(zip(traffic.owners, traffic.forward_of_layers(), strict=True))
+    computed = dict(zip(flops.owners, flops.forward_of_layers(), strict=True))
     layers = tuple(
         Layer(
             name=layer,

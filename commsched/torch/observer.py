@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from commsched.arrays import Array
+from commsched.run.job.fabric import Middle
 from commsched.torch.hooks import Hook
 from commsched.torch.parameters import bare_name, trained
 
@@ -209,18 +210,23 @@ class Observer:
             if gradient is not None and not gradient.is_meta:
                 self.rows.setdefault(name, []).append(_hit(gradient))
 
-    def median_forward(self) -> Array:
-        """Return each layer's seconds: (layers,)."""
-        return np.median([[s.get(k, 0.0) for k in self.owners] for s in self._forward], axis=0)
+    @property
+    def steps(self) -> int:
+        """The number of steps that were kept."""
+        return len(self._outside)
 
-    def median_ready(self) -> Array:
+    def forward_of_layers(self, middle: Middle = np.median) -> Array:
+        """Return each layer's seconds: (layers,)."""
+        return middle([[s.get(k, 0.0) for k in self.owners] for s in self._forward], axis=0)
+
+    def ready(self, middle: Middle = np.median) -> Array:
         """Return when each gradient is ready in backward; NaN for those that never are."""
         found = [[step[n] for step in self._ready if n in step] for n in self.parameters]
-        return np.array([float(np.median(times)) if times else np.nan for times in found])
+        return np.array([float(middle(times)) if times else np.nan for times in found])
 
-    def median_outside(self) -> Array:
+    def outside(self, middle: Middle = np.median) -> Array:
         """Return the seconds of data and optimizer: (2,)."""
-        return np.median(self._outside, axis=0)
+        return middle(self._outside, axis=0)
 
 
 def compiled_modules(model: Any) -> list[str]:

@@ -1,6 +1,7 @@
 """A net measured under the load of a run: every rank of the job trains it alone, all at once."""
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from commsched.program.registry import STRATEGIES
 from commsched.run.engine.memory_probe import ranks_of_this_node
 from commsched.run.engine.probe import sleeping_barrier
 from commsched.run.job import agree
-from commsched.run.job.fabric import cores_of_host
+from commsched.run.job.fabric import Middle, cores_of_host, typical
 from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.timeline.model import Span
 from commsched.train.assignment import Assignment, Settings
@@ -30,8 +31,11 @@ from commsched.train.profile import profile_net
 from commsched.train.registry import DATA
 from commsched.train.training import Training, TrainOptions
 from commsched.train.workers.learner import Learner
+from commsched.training_log import LogRow
 
-WARM, STEPS, LAST = 3, 16, 2  # steps; the last ones are left out, as other ranks may have ended
+WARM, STEPS = 3, 16  # steps at least
+SECONDS = 0.5  # of counted steps at least: many times the few ms for which a thread keeps its core
+LAST = 1 / 8  # of the counted steps: not counted, as other ranks may have ended
 DEFAULT = "momentum"  # optimiser, as in the plans of strategy "sync"
 SOLE = "ring+dense"  # among one rank nothing is exchanged
 
@@ -59,27 +63,30 @@ def net_under_load(
     graph = profile_net(net, settings.batch, settings.seed, fold, half, module, settle)
     plan = _alone(graph, settings.optimizer)
     local = ranks_of_this_node(comm)
-    most = int(agree.largest(local.size, comm))
-    lonely = []
+    most, cores = int(agree.largest(local.size, comm)), cores_of_host(comm)
+    middle, lonely = typical(most * threads, cores), []
+    training = _LonelyTraining(net, plan, settings, place, timeout)
+    firsts = comm.Split(local.rank == 0, comm.rank)
+    assert isinstance(firsts, MPI.Intracomm)
     if most > 1:
-        sleeping_barrier(comm)
         if local.rank == 0:
-            lonely = [_step(net, plan, settings, place, timeout)]
+            lonely = [training.measure(firsts, typical(threads, cores))[0]]
         sleeping_barrier(comm)
-    own = _step(net, plan, settings, place, timeout)
+    own, steps = training.measure(comm, middle)
+    firsts.Free()
     everyone = np.empty((comm.size, len(own)))
     comm.Allgather(own, everyone)
     first = agree.gather_numbers(float(lonely[0].sum()) if lonely else 0.0, comm)
     local.Free()
     mean = everyone.mean(axis=0)
     alone = np.mean([seconds for seconds in first if seconds]) / mean.sum() if any(first) else 1.0
-    said = f"medians of {STEPS} steps of training with {settings.optimizer}, means over"
+    said = f"{middle.__name__}s of {steps} steps of training with {settings.optimizer}, means over"
     assert graph.measured is not None
     on = replace(
         graph.measured,
         ranks=most,
         threads=threads,
-        cores=cores_of_host(comm),
+        cores=cores,
         working_set=replica_memory(plan, settings.optimizer, graph.numel).total,
         alone=min(float(alone), 1.0),
         source=f"commsched profile: {said} {comm.size} ranks, each on its own, all at once",
@@ -100,22 +107,51 @@ def _alone(graph: Net, optimizer: str) -> Plan:
     )
 
 
-def _step(
-    net: TrainableNet, plan: Plan, settings: Settings, place: Placement, timeout: float
-) -> Floats:
-    """Train on this rank alone: (2 layers + 2) s of forward, backward, update, between steps."""
-    spans: list[Span] = []
-    data = DATA[net.data](settings.fold)
-    learner = Learner(Assignment(net, data, plan, settings, 0, place.device.module))
-    options = TrainOptions(
-        steps=WARM + STEPS + LAST, evaluate=0, timeout=timeout, taker=spans.append
-    )
-    Training(learner, plan, MPI.COMM_SELF, None, None, options, place).run()
-    return _medians(plan, spans)
+@dataclass(frozen=True)
+class _LonelyTraining:
+    """A training by each rank on its own."""
+
+    net: TrainableNet
+    plan: Plan
+    settings: Settings
+    place: Placement
+    timeout: float
+
+    def measure(self, comm: MPI.Intracomm, middle: Middle) -> tuple[Floats, int]:
+        """Train for long enough; return what `_seconds` says and the counted steps."""
+        steps, found = STEPS, self._seconds(STEPS, comm, middle)
+        enough = math.ceil(SECONDS / agree.largest(float(found.sum()), comm))
+        if enough > steps:
+            steps, found = enough, self._seconds(enough, comm, middle)
+        return found, steps
+
+    def _seconds(self, steps: int, comm: MPI.Intracomm, middle: Middle) -> Floats:
+        """Return (2 layers + 2) s of forward, backward, update, between steps.
+
+        All ranks of `comm` wait for each other before the counted steps.
+        """
+        spans: list[Span] = []
+        data = DATA[self.net.data](self.settings.fold)
+        module = self.place.device.module
+        learner = Learner(Assignment(self.net, data, self.plan, self.settings, 0, module))
+
+        def begin_together(row: LogRow) -> None:
+            if row.step == 0:
+                sleeping_barrier(comm)
+
+        options = TrainOptions(
+            steps=WARM + steps + math.ceil(LAST * steps),
+            evaluate=0,
+            timeout=self.timeout,
+            progress=begin_together,
+            taker=spans.append,
+        )
+        Training(learner, self.plan, MPI.COMM_SELF, None, None, options, self.place).run()
+        return _seconds_of(self.plan, spans, steps, middle)
 
 
-def _medians(plan: Plan, spans: list[Span]) -> Floats:
-    """Return the median seconds of each operation of the compute stream, and of what is between."""
+def _seconds_of(plan: Plan, spans: list[Span], steps: int, middle: Middle) -> Floats:
+    """Return the seconds of each operation of the compute stream, and of what is between steps."""
     layers = {layer.name: i for i, layer in enumerate(plan.net.layers)}
 
     def column(op: Op) -> int:
@@ -126,7 +162,7 @@ def _medians(plan: Plan, spans: list[Span]) -> Floats:
 
     ops = STRATEGIES[plan.strategy].lower(plan, 0, {}).role_of(0).ops
     columns = {op.name: column(op) for op in ops if op.stream == "compute"}
-    seconds = np.zeros((WARM + STEPS + LAST, 2 * len(layers) + 2))
+    seconds = np.zeros((max(span.step for span in spans) + 1, 2 * len(layers) + 2))
     begun, ended = np.full(len(seconds), np.inf), np.zeros(len(seconds))
     for span in spans:
         if span.stream == "compute":
@@ -134,7 +170,7 @@ def _medians(plan: Plan, spans: list[Span]) -> Floats:
             begun[span.step] = min(begun[span.step], span.start)
             ended[span.step] = max(ended[span.step], span.end)
     seconds[:-1, -1] = begun[1:] - ended[:-1]
-    found: Floats = np.median(seconds[WARM : WARM + STEPS], axis=0)
+    found: Floats = middle(seconds[WARM : WARM + steps], axis=0)
     return np.maximum(found, 0.0)
 
 

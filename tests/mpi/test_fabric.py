@@ -20,6 +20,7 @@ from commsched.run.job.fabric import (
     fabric,
     library,
     shared_cores,
+    typical,
     transport,
 )
 from commsched.run.session import RunOptions
@@ -125,3 +126,9 @@ def test_a_run_tells_its_fabric_and_that_it_is_another_one(tmp_path):
         if timeline is not None:
             assert timeline.header.fabric == here
             assert timeline.header.other_fabric == tuple(differences)
+
+
+def test_seconds_count_whole_where_threads_share_cores():
+    steps = [1.0, 1.0, 1.0, 9.0]  # a thread that waits for a core waits long, and rarely
+    assert typical(4, 2.0)(steps) == 3.0
+    assert typical(2, 2.0)(steps) == 1.0

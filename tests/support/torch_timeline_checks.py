@@ -143,11 +143,11 @@ def layers_are_measured_where_no_output_is_a_tensor():
         nn.functional.cross_entropy(model(inputs).logits, targets).backward()
         watch.end_of_step(keeps=True)
     watch.close()
-    ready = watch.observer.median_ready()
+    ready = watch.observer.ready()
     assert (ready >= 0).all()
     assert (ready < 10).all()
     assert watch.batch == 5
-    assert (watch.observer.median_forward() > 0).all()
+    assert (watch.observer.forward_of_layers() > 0).all()
 
 
 @check

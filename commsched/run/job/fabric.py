@@ -6,15 +6,19 @@ import platform
 import re
 import socket
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
 from mpi4py import MPI
 
 from commsched.machine.fabric import Fabric
 from commsched.run.job import agree
+
+Middle = Callable[..., Any]  # of some values
 
 CPUINFO = Path("/proc/cpuinfo")
 KERNEL = Path("/proc/sys/kernel/random/boot_id")  # missing on other systems than Linux
@@ -91,6 +95,16 @@ def shared_cores(everyone: Sequence[tuple[str, str, Iterable[int]]]) -> float:
     return min(
         len(usable[kernel]) * ranks / on_kernel[kernel] for (kernel, _), ranks in on_host.items()
     )
+
+
+def typical(threads: int, cores: float) -> Middle:
+    """Return what stands for the seconds of several steps on a host: their median or mean.
+
+    Threads that share cores wait for a core in whole slices of time, so that most short tasks do
+    not wait at all and few wait long: the mean keeps all seconds. Otherwise it is the median, which
+    leaves out what disturbs a single step.
+    """
+    return np.mean if threads > cores else np.median
 
 
 def library(version: str) -> str:
