@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from commsched.calibrate import exercise
+from commsched.calibrate import back_to_back, exercise
 from commsched.calibrate.cell_times import predict
 from commsched.calibrate.fit import FACTORS, adjusted, fit, matters
 from commsched.cost.least_squares import NOISE
@@ -21,7 +21,7 @@ def test_there_are_at_most_a_third_as_many_factors_as_fitted_cells(nodes, lanes)
 
 
 def test_the_fit_finds_what_a_machine_was_off_by():
-    off = {"startup": 2.0, "latency between": 1.2, "bytes between": 1.1, "coding": 1.5}
+    off = {"startup": 2.0, "latency between": 1.2, "coding": 1.5}
     right = replace(machine(2, 2), startup=2e-4, wakeup=1e-4)
     cells = exercise.choose(right, 5.0)
     held = exercise.held_out(cells)
@@ -32,3 +32,13 @@ def test_the_fit_finds_what_a_machine_was_off_by():
     again = predict(replace(plan, machine=found))
     checked = held[times.cell]
     np.testing.assert_allclose(again.exchange[checked], times.exchange[checked], rtol=NOISE)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_the_share_of_the_start_up_is_the_one_with_which_exchanges_follow_as_measured(share):
+    right = replace(machine(2, 2), startup=2e-4, awake=share)
+    (first, *_, last) = back_to_back.exchanges(right)
+    behind = (last.end.max() - first.end.max()) / (back_to_back.BUCKETS - 1)
+    measured = back_to_back.Row(behind=behind, processor=0.0)
+    found = back_to_back.awake(replace(right, awake=0.5), measured)
+    assert found == pytest.approx(share, abs=1e-6)

@@ -111,3 +111,5 @@ def test_polls_beside_computing_never_yield_the_core_and_sleep_no_longer_than_th
     pacer.rest()
     assert len(yielded) + len(slept) == 2
     assert bool(yielded) is (waited < wait_for_messages.SPIN)
+    Pacer(crowded=True).rest(beside_computing=True)  # where ranks share cores
+    assert slept[-1] == LONGEST

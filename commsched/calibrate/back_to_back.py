@@ -25,8 +25,7 @@ PAUSE = 5e-3  # s of compute before they are ready
 class Row(NamedTuple):
     """What was measured, medians in s."""
 
-    rested: float  # the first exchange, from the last rank's start to the last one's end
-    behind: float  # from there to the end of the next one
+    behind: float  # from the end of an exchange on the last rank to that of the next one
     processor: float  # of a rank's cores that one takes behind another, without coding
 
 
@@ -54,21 +53,20 @@ def make_plan(machine: Machine) -> Plan:
     )
 
 
-def measure(comm: MPI.Intracomm, plan: Plan, timeout: float, place: Placement) -> Row:
+def measure(comm: MPI.Intracomm, machine: Machine, timeout: float, place: Placement) -> Row:
     """Run the plan on all ranks."""
     offset = clock.align(comm).offset
-    number = {one.op.name: k for k, one in enumerate(_exchanges(plan))}
-    own = np.zeros((2, WARM + STEPS, BUCKETS))
-    costs = Costs(comm.rank, 1.0 / plan.machine.alone)
-    for span in run(comm, plan, WARM + STEPS, costs, timeout, place):
+    number = {one.op.name: k for k, one in enumerate(exchanges(machine))}
+    own = np.zeros((WARM + STEPS, BUCKETS))
+    costs = Costs(comm.rank, 1.0 / machine.alone)
+    for span in run(comm, make_plan(machine), WARM + STEPS, costs, timeout, place):
         if span.name in number:
-            own[:, span.step, number[span.name]] = span.start + offset, span.end + offset
+            own[span.step, number[span.name]] = span.end + offset
     everyone = np.empty((comm.size, *own.shape))
     comm.Allgather(own, everyone)
-    start, end = everyone.max(axis=0)[:, WARM:]
+    end = everyone.max(axis=0)[WARM:]
     spent = np.diff(np.array(costs.spent).reshape(-1, BUCKETS)[WARM:], axis=1)
     return Row(
-        rested=float(np.median(end[:, 0] - start[:, 0])),
         behind=float(np.median(np.diff(end, axis=1))),
         processor=float(np.mean(agree.gather_numbers(float(np.median(spent)), comm))),
     )
@@ -77,16 +75,18 @@ def measure(comm: MPI.Intracomm, plan: Plan, timeout: float, place: Placement) -
 def awake(machine: Machine, row: Row) -> float:
     """Return the share of the start-up that an exchange takes right behind another one.
 
-    An exchange of m s of messages takes S + m s from rest, and a S + m behind another one. The
-    ratio of the two measured times is that of these sums.
+    The share at which the simulation of the plan takes as long as it was measured to take.
     """
-    first = _exchanges(make_plan(replace(machine, awake=1.0)))[0]
-    whole = float(first.end.max() - first.start.max())
-    startup = min(machine.startup, whole)
-    share = (row.behind / row.rested * whole - (whole - startup)) / startup
-    return float(np.clip(share, 0.0, 1.0))
+    none, all_ = (_behind(replace(machine, awake=share)) for share in (0.0, 1.0))
+    return float(np.clip((row.behind - none) / (all_ - none), 0.0, 1.0))
 
 
-def _exchanges(plan: Plan) -> list[Placed]:
-    """Simulate a step; return its exchanges in order."""
-    return [one for one in simulate(plan, 1).placed if one.op.kind is Kind.EXCHANGE]
+def _behind(machine: Machine) -> float:
+    """Simulate what `Row.behind` measures."""
+    return float(np.median(np.diff([one.end.max() for one in exchanges(machine)])))
+
+
+def exchanges(machine: Machine) -> list[Placed]:
+    """Simulate a step of the plan on a machine; return its exchanges in order."""
+    placed = simulate(make_plan(machine), 1).placed
+    return [one for one in placed if one.op.kind is Kind.EXCHANGE]

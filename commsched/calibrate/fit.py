@@ -20,14 +20,13 @@ WEIGHTS = {"exchange": 1.0, "encode": 0.5, "decode": 0.5}
 SHORT = {"exchange": 3e-3, "encode": 2e-3, "decode": 2e-3}
 
 # Adjusted quantities, and the expected error of each one's logarithm: tight loops measure latency
-# and times per byte well, but not how threads and ranks disturb each other. There are at most a
+# well and ports exactly, but not how threads and ranks disturb each other. There are at most a
 # third as many as cells to fit.
 FACTORS = {
     "startup": 3.0,
     "latency inside": 0.3,
     "latency between": 0.3,
     "bytes inside": 1.0,
-    "bytes between": 0.1,
     "coding": 0.5,  # per byte
     "scale": 1.0,  # what has just come, from the cache
     "gather call": 3.0,

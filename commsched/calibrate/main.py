@@ -73,7 +73,7 @@ def calibrate(
     plans = [plan, exercise.computing(plan)] if place is ON_HOST else [plan]
     share = seconds * EXERCISE / len(plans)
     times = [exercise.measure(comm, one, share, timeout, place) for one in plans]
-    row = back_to_back.measure(comm, back_to_back.make_plan(machine), timeout, place)
+    row = back_to_back.measure(comm, machine, timeout, place)
     progress("fitting", 1.0)
     if comm.rank == 0:
         machine = _fitted(plans, cells, times, row, lambda: progress("fitting", 1.0))
@@ -164,9 +164,9 @@ def _fitted(
             machine = replace(
                 machine,
                 dispatch=woken[-1],
-                awake=back_to_back.awake(machine, row),
                 dispatch_awake=min(1.0, row.processor / woken[0]) if woken[0] else 1.0,
             )
+            machine = replace(machine, awake=back_to_back.awake(machine, row))
     found = []
     for plan, real in zip(plans, times, strict=True):
         predicted = predict(replace(plan, machine=machine))

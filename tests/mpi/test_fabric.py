@@ -17,11 +17,12 @@ from commsched.run.job.fabric import (
     Own,
     common_fabric,
     cores_of_host,
+    crowded,
     fabric,
     library,
     shared_cores,
-    typical,
     transport,
+    typical,
 )
 from commsched.run.session import RunOptions
 from tests.support.ranks import WORLD
@@ -72,6 +73,7 @@ def test_these_ranks_share_the_cores_that_they_may_use():
     usable[list(os.sched_getaffinity(0))] = 1
     WORLD.Allreduce(MPI.IN_PLACE, usable, MPI.MAX)
     assert cores_of_host(WORLD) == usable.sum()
+    assert crowded(WORLD) is bool(WORLD.size > usable.sum())
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ from commsched.run.wire.path import Exchange, Unlocked
 SPIN = 100e-6  # s of polling without a sleep after the last event
 SHARE = 0.04  # a sleep's share of what has been waited: on average messages seem 2 % longer
 LONGEST = 1e-3  # s of sleep: what MPI moves only while it is asked must not starve
-NAP = 50e-6  # s of sleep between polls beside a thread that computes, at least
+NAP = 50e-6  # s of sleep between polls beside a thread that computes on a core of its own, at least
 PACE = np.array([SPARSE, SPIN, SHARE, 0.0, LONGEST])
-BESIDE_COMPUTING = np.array([SPARSE, 0.0, SHARE, NAP, LONGEST])
 NEVER = np.zeros(1, np.uint8)  # for callers that have nothing else to do
 
 
@@ -23,10 +22,14 @@ class Pacer:
     """Sleeps between polls; a blocking wait would occupy a core that other threads need.
 
     Long messages are asked for rarely: a sleep is a share of the time since the last event.
+    crowded: ranks outnumber cores. A thread that wakes takes the core from one that computes, of
+    this rank or another; there each sleep beside computing is the longest.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, crowded: bool = False) -> None:
         self._quiet = now()
+        self._nap = LONGEST if crowded else NAP
+        self._beside_computing = np.array([SPARSE, 0.0, SHARE, self._nap, LONGEST])
 
     def busy(self) -> None:
         """Note that something happened: poll again at once."""
@@ -42,7 +45,7 @@ class Pacer:
         if waited < SPIN and not beside_computing:
             os.sched_yield()  # a sleep of 0 s lasts as long as the timer's slack
         else:
-            least = NAP if beside_computing else 0.0
+            least = self._nap if beside_computing else 0.0
             time.sleep(min(max(least, SHARE * waited), LONGEST))
 
     def wait(self, exchange: Unlocked, changed: Array, beside_computing: bool = False) -> bool:
@@ -50,7 +53,7 @@ class Pacer:
 
         changed: (1,) uint8, not 0 once the caller has something else to do.
         """
-        moves, pace = exchange.moves, BESIDE_COMPUTING if beside_computing else PACE
+        moves, pace = exchange.moves, self._beside_computing if beside_computing else PACE
         over = exchange.wait(pace, now() - self._quiet, changed)
         if exchange.moves != moves:
             self.busy()

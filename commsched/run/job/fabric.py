@@ -79,19 +79,37 @@ def cores_of_host(comm: MPI.Intracomm) -> float:
     Hosts that run on one kernel, as containers and network namespaces do, share its cores: each
     counts those for its ranks. All ranks call it; equal on every rank.
     """
+    return shared_cores(_usable_cores(comm))
+
+
+def crowded(comm: MPI.Intracomm) -> bool:
+    """Tell whether ranks outnumber the cores that they may use; all ranks call it."""
+    ranks, usable = _on_kernels(_usable_cores(comm))
+    return any(ranks[kernel] > len(usable[kernel]) for kernel in ranks)
+
+
+def _usable_cores(comm: MPI.Intracomm) -> list[tuple[str, str, list[int]]]:
+    """Return each rank's kernel, host and usable cores, on every rank."""
     host = socket.gethostname()
     kernel = KERNEL.read_text().strip() if KERNEL.exists() else host
     own = json.dumps([kernel, host, sorted(os.sched_getaffinity(0))])
-    return shared_cores([json.loads(text) for text in agree.gather_text(own, comm)])
+    return [json.loads(text) for text in agree.gather_text(own, comm)]
+
+
+def _on_kernels(
+    everyone: Sequence[tuple[str, str, Iterable[int]]],
+) -> tuple[Counter[str], dict[str, set[int]]]:
+    """Return the ranks on each kernel, and the cores that they may use."""
+    usable: dict[str, set[int]] = {}
+    for kernel, _, cores in everyone:
+        usable.setdefault(kernel, set()).update(cores)
+    return Counter(kernel for kernel, _, _ in everyone), usable
 
 
 def shared_cores(everyone: Sequence[tuple[str, str, Iterable[int]]]) -> float:
     """Return `cores_of_host` from each rank's kernel, host and usable cores."""
-    on_kernel = Counter(kernel for kernel, _, _ in everyone)
+    on_kernel, usable = _on_kernels(everyone)
     on_host = Counter((kernel, host) for kernel, host, _ in everyone)
-    usable: dict[str, set[int]] = {}
-    for kernel, _, cores in everyone:
-        usable.setdefault(kernel, set()).update(cores)
     return min(
         len(usable[kernel]) * ranks / on_kernel[kernel] for (kernel, _), ranks in on_host.items()
     )
