@@ -50,13 +50,13 @@ def makeups(plan: Plan, ops: Iterable[Op]) -> dict[str, Makeup]:
     return found
 
 
-def processor_seconds(alone: float, coded: float, machine: Machine, busy: float) -> float:
-    """Return the processor seconds of an exchange that lasts `alone` s while nothing computes.
+def processor_seconds(lasts: float, coded: float, machine: Machine, busy: float) -> float:
+    """Return the processor seconds of an exchange that lasts for `lasts` s.
 
     It waits for its start, codes for `coded` s as if all ranks of its node did, and keeps `busy`
     cores busy in between.
     """
-    return coded * machine.alone + busy * max(alone - coded - machine.startup, 0.0)
+    return coded * machine.alone + busy * max(lasts - coded - machine.startup, 0.0)
 
 
 def message_makeup(machine: Machine, op: Op, rank: int, peer: int) -> Makeup:

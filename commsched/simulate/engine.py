@@ -287,10 +287,9 @@ class _Simulation:
             begun = np.maximum(begins, start[last[ranks]]) if late else begins
             ends = clocks.exchange(stream, begun, end[ranks] - saved[ranks], within, late)
             begun = np.minimum(np.maximum(begins, start[last[ranks]]), ends)
-            key, alone = (role, step, own.name), float((end[ranks] - begun).mean()) + within
-            seconds = float((ends - begun).mean())
+            key, seconds = (role, step, own.name), float((ends - begun).mean())
             dispatch = machine.dispatch_awake * machine.dispatch * float(awake[ranks].mean())
-            demand = self.exchanges.demand(op, teams, alone, within, dispatch, seconds)
+            demand = self.exchanges.demand(op, teams, within, dispatch, seconds)
             ends = begun + self.sharing.seconds(key, stream, begun, ends - begun, demand)
             self.sharing.dispatched.append((role, np.where(awake[ranks], np.nan, begun)))
             clocks.free[stream] = ends

@@ -67,15 +67,14 @@ class ExchangeCosts:
         self,
         op: Op,
         teams: ExchangeTeams,
-        alone: float,
         within: float,
         dispatch: float,
         seconds: float,
     ) -> float:
         """Return the share of its cores that an exchange keeps busy on a rank for `seconds`.
 
-        alone: seconds that it takes if its ranks do nothing else, `within` of them to sum pieces.
-        dispatch: seconds of processor time that its own thread takes besides.
+        within: those of its seconds in which it sums pieces. dispatch: seconds of processor time
+        that its own thread takes besides; it polls as long as the exchange lasts.
         """
         machine = self.plan.machine
         apart = len(set(np.array(machine.node_of_rank)[teams.ranks[0]].tolist())) > 1
@@ -85,7 +84,7 @@ class ExchangeCosts:
         key = id(self.plan), op.name
         if key not in self._coded:
             self._coded[key] = makeups(self.plan, [op])[op.name].coded
-        work = processor_seconds(alone, self._coded[key] + within, machine, busy) + dispatch
+        work = processor_seconds(seconds, self._coded[key] + within, machine, busy) + dispatch
         return round(min(work / machine.alone / seconds, 1.0) / GRAIN) * GRAIN
 
     def played(
