@@ -22,6 +22,7 @@ TOLD = 0.02  # change of a number that is told
 PART = 3  # every third launch is held out of the fit
 OFF = float(np.log(3.0))  # the expected error of each factor's logarithm, at least
 DOUBTS = {name: max(OFF, doubt) for name, doubt in (FACTORS | COMPUTING).items()} | {
+    "bytes between": OFF,
     "library": OFF,  # the MPI's own all-reduce
 }
 
