@@ -11,6 +11,8 @@ from commsched.coding.registry import CODECS
 from commsched.cost.chain import messages_in_turn
 from commsched.cost.play import Played, play
 from commsched.exchange.payload import Payload
+from commsched.exchange.registry import find_method
+from commsched.machine.device import SAMPLED, SPARSE
 from commsched.machine.model import CodecRate, Device, Group, Link, Machine, Nic
 from commsched.net.bucket import BucketSpec
 from commsched.schedule.registry import COLLECTIVES
@@ -377,6 +379,35 @@ def test_coding_and_fixed_costs_are_counted_where_they_occur():
     [end] = set(played("ring", on, 2, "fp16").end)
     hop = FAST.latency + 2 * FAST.overhead + 2 * FAST.per_byte
     assert end == pytest.approx(2 * hop + 3 * 7e-3 + 5e-3 + (4 + 4) * 1e-6 + 2 * 2e-6 + 4 * 3e-6)
+
+
+@pytest.mark.parametrize(
+    ("density", "encode", "decode"),
+    [
+        (0.001, 0.3, 0.5),
+        (SPARSE, 0.3, 0.5),
+        (SAMPLED, 1.0, 1.0),
+        ((SAMPLED + 1) / 2, 1.5, 5.5),
+        (1.0, 2.0, 10.0),
+    ],
+)
+def test_coding_costs_what_was_measured_at_the_density_of_the_values(density, encode, decode):
+    rate = CodecRate(
+        encode=1e-9,
+        add=1e-9,
+        decode=1e-9,
+        encode_sparse=0.3,
+        encode_dense=2.0,
+        decode_sparse=0.5,
+        decode_dense=10.0,
+    )
+    found = rate.at(density)
+    assert found.encode == pytest.approx(encode * 1e-9)
+    assert found.decode == pytest.approx(decode * 1e-9)
+    spec, group = BucketSpec.uniform(1000, density), filled(1, 2).everyone
+    device = replace(DEVICE, codecs={"coo": rate})
+    (phase,) = find_method("all-gather+coo").phases(spec, group)
+    assert phase.take_seconds(device) == pytest.approx(4000 * encode * 1e-9)
 
 
 def test_packets_that_are_only_forwarded_are_not_coded():

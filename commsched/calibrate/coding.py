@@ -16,6 +16,7 @@ from commsched.exchange.hashed_shares import COUNTED
 from commsched.kernels.hashing import index_sets
 from commsched.kernels.merge import Listed, listed, merged
 from commsched.kernels.modules import beside, module_of
+from commsched.machine.device import SAMPLED, SPARSE
 from commsched.machine.model import CodecRate, Device
 from commsched.net.bucket import BucketSpec
 from commsched.run.engine.probe import Arena, median_cpu_seconds, median_seconds
@@ -26,7 +27,7 @@ Clock = Callable[[Callable[[], None]], float]  # returns the s of some work
 
 LARGE, SMALL = 2**20, 2**13  # elements: a message of a large bucket, and of a small one
 SIDE, RANK = 512, 2  # shape of PowerSGD's product: a bucket as a matrix, times two columns
-DENSITY = 0.05  # of the input of codecs that only omit zeros
+LOW = 0.01  # times the seconds per byte at SAMPLED, at least
 WINDOWS = 4  # large runs of memory that a codec uses in turn
 TOGETHER = 3  # packets that are combined with another one
 CALL = 1e-6  # s, the least time of a call; not 0, because the fit multiplies it
@@ -93,9 +94,9 @@ def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> De
 
 
 def _nonzeros(seed: int, arena: Arena) -> Listed:
-    """Return non-zeros of a run that no cache holds, at a density of DENSITY."""
+    """Return non-zeros of a run that no cache holds, at a density of SAMPLED."""
     values = np.random.default_rng(seed).random(WINDOWS * large(arena.place), np.float32)
-    return listed(beside(np.where(values < DENSITY, values, np.float32(0.0)), arena.values))
+    return listed(beside(np.where(values < SAMPLED, values, np.float32(0.0)), arena.values))
 
 
 def _deal(nonzeros: Listed, owners: int, arena: Arena) -> None:
@@ -136,6 +137,13 @@ def _rate(comm: MPI.Intracomm, arena: Arena, codec: Codec, clock: Clock) -> Code
     short, long = (_times(comm, arena, codec, numel, clock) for numel in (SMALL, most))
     slopes = np.maximum(long[0] - short[0], 0.0) / (long[1] - short[1])
     encode, add, decode = np.maximum(short[0] - slopes * short[1], 0.0).tolist()
+    sparse = full = np.ones(3)  # times the slopes
+    if _omits_zeros(codec, most):
+        grown = np.maximum(long[0] - short[0], CALL)
+        sparse, full = (
+            np.maximum((_times(comm, arena, codec, most, clock, share)[0] - short[0]) / grown, LOW)
+            for share in (SPARSE, 1.0)
+        )
     zero_copy = codec.encode_traffic == 0.0
     return CodecRate(
         encode=0.0 if zero_copy else float(slopes[0]),
@@ -144,18 +152,28 @@ def _rate(comm: MPI.Intracomm, arena: Arena, codec: Codec, clock: Clock) -> Code
         fixed=encode,
         fixed_add=add,
         fixed_decode=decode,
-        source=f"runs of {SMALL} and {most} elements, sparse ones at a density of {DENSITY:.0%}",
+        encode_sparse=float(sparse[0]),
+        encode_dense=float(full[0]),
+        decode_sparse=float(sparse[2]),
+        decode_dense=float(full[2]),
+        source=f"runs of {SMALL} and {most} elements, sparse ones at a density of {SAMPLED:.0%};"
+        f" encode and decode also at {SPARSE:.1%} and 100%",
     )
 
 
 def _times(
-    comm: MPI.Intracomm, arena: Arena, codec: Codec, numel: int, clock: Clock
+    comm: MPI.Intracomm,
+    arena: Arena,
+    codec: Codec,
+    numel: int,
+    clock: Clock,
+    density: float = SAMPLED,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return seconds of encode, add and decode of one run, and the bytes of each: (3,) each."""
     rng = np.random.default_rng(comm.rank)
     values = rng.standard_normal(numel).astype(np.float32)
-    if not codec.fixed and not shortens(codec, numel):
-        values[rng.random(numel) > DENSITY] = 0.0
+    if _omits_zeros(codec, numel):
+        values[rng.random(numel) > density] = 0.0
     arena.fill(values)
     values = beside(values, arena.values)
     packet = codec.encode(values, {})
@@ -185,6 +203,11 @@ def _times(
     apart = type(codec).combine is Codec.combine
     seconds[1] = clock(add) if apart else max(clock(combine) - seconds[2], 0.0) / TOGETHER
     return np.array(seconds), np.array([values.nbytes, packet.nbytes, values.nbytes], np.float64)
+
+
+def _omits_zeros(codec: Codec, numel: int) -> bool:
+    """Tell whether a codec is for sparse runs: they are measured with those."""
+    return not codec.fixed and not shortens(codec, numel)
 
 
 def shortens(codec: Codec, numel: int) -> bool:

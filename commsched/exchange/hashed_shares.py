@@ -91,7 +91,7 @@ class HashedShares:
 
         def take_seconds(device: Device) -> float:
             dealt = float(self._filled(self.merged).mean()) * self.parts
-            rate = CODECS["coo"].rate(device)
+            rate = CODECS["coo"].rate(device).at(self.spec.density)
             return rate.fixed + self._raw * rate.encode + dealt * self.dealing.seconds(device)
 
         def give_seconds(device: Device) -> float:

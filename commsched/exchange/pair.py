@@ -117,11 +117,11 @@ class Pair(Method):
         def take_seconds(device: Device) -> float:
             if codec.encode_traffic == 0.0:
                 return copy_seconds(raw)(device)
-            rate = codec.rate(device)
+            rate = codec.rate(device).at(spec.density)
             return rate.fixed + raw * rate.encode + feedback_seconds(codec, raw, device)
 
         def give_seconds(device: Device) -> float:
-            rate = codec.rate(device)
+            rate = codec.rate(device).at(spec.density)
             wire = codec.nbytes(spec, np.zeros(1, np.int64), np.array([spec.numel]), 1)[0]
             received = rate.per_add + float(wire) * rate.add
             return rate.per_decode + raw * rate.decode + (ranks - 1) * received

@@ -132,7 +132,9 @@ class Payload:
 
     def rate(self, device: Device) -> CodecRate:
         """Codec speed inside the exchange."""
-        return FREE if self.cuts is None else self.codec.rate(device)
+        if self.cuts is None:
+            return FREE
+        return self.codec.rate(device).at(1.0 if self.spec is None else self.spec.density)
 
 
 class Payloads:

@@ -134,11 +134,11 @@ class Sharded(Method):
         def take_seconds(device: Device) -> float:
             if codec.encode_traffic == 0.0:
                 return copy_seconds(raw / ranks)(device)
-            rate = codec.rate(device)
+            rate = codec.rate(device).at(spec.density)
             return rate.fixed + raw / ranks * rate.encode
 
         def give_seconds(device: Device) -> float:
-            rate = codec.rate(device)
+            rate = codec.rate(device).at(spec.density)
             decode = rate.decode or 2 / device.bandwidth  # copying dense values into place
             return ranks * rate.per_decode + raw * decode
 

@@ -52,11 +52,11 @@ def pull(schedule: Schedule, codec: str, spec: BucketSpec, cuts: Ints) -> Phase:
         state["result"] = values
 
     def take_seconds(device: Device) -> float:
-        rate = written.rate(device)
+        rate = written.rate(device).at(spec.filled(ranks))
         return rate.fixed + raw / ranks * rate.encode if rate.encode else 0.0
 
     def give_seconds(device: Device) -> float:
-        rate = written.rate(device)
+        rate = written.rate(device).at(spec.filled(ranks))
         decode = rate.decode or 2 / device.bandwidth  # copying dense values into place
         return ranks * rate.per_decode + raw * decode
 

@@ -112,7 +112,7 @@ class Sparsified(Method):
         codec.decode(packet, state["gradient"])
 
     def _seconds(self, spec: BucketSpec, device: Device) -> float:
-        raw, rate = 4.0 * spec.numel, self.codec.rate(device)
+        raw, rate = 4.0 * spec.numel, self.codec.rate(device).at(spec.density)
         coded = rate.fixed + raw * rate.encode + rate.per_decode + raw * rate.decode
         return coded + feedback_seconds(self.codec, raw, device)
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from math import isfinite, log
 from typing import Annotated
 
+import numpy as np
+
 from commsched.errors import CommschedError
 from commsched.machine.fabric import Seconds
 from commsched.machine.link import UNKNOWN, PerByte
@@ -25,6 +27,9 @@ Bandwidth = Annotated[float, unit("GBps", 1e9), POSITIVE]  # B/s, of memory
 Peak = Annotated[float, unit("", 1e12, quantity="tflops"), POSITIVE]  # 1/s
 
 
+# Shares of values that are not zero, at which codecs of sparse runs are measured.
+SPARSE, SAMPLED = 0.005, 0.05
+DENSITIES = SPARSE, SAMPLED, 1.0
 LINE = 16  # numbers of 4 B that a processor's memory moves together, at least
 
 
@@ -43,10 +48,31 @@ class CodecRate:
     fixed: Annotated[Seconds, WRITTEN] = 0.0  # per call
     fixed_add: Seconds | None = None  # per call of add; None: `fixed`
     fixed_decode: Seconds | None = None  # per call of decode; None: `fixed`
+    # How many times `encode` and `decode` a byte takes if the share SPARSE of the values, or all of
+    # them, are not zero; `encode` and `decode` hold at the share SAMPLED.
+    encode_sparse: Annotated[Rounded, POSITIVE] = 1.0
+    encode_dense: Annotated[Rounded, POSITIVE] = 1.0
+    decode_sparse: Annotated[Rounded, POSITIVE] = 1.0
+    decode_dense: Annotated[Rounded, POSITIVE] = 1.0
     source: Source = UNKNOWN
 
     def __post_init__(self) -> None:
         normalise(self, "codec: ", rounds=False)  # a device rounds its rates
+
+    def at(self, density: float) -> "CodecRate":
+        """Return the rate for values of which a share of `density` is not zero.
+
+        Linear in the density between the measured ones.
+        """
+        encode = self.encode_sparse, 1.0, self.encode_dense
+        decode = self.decode_sparse, 1.0, self.decode_dense
+        if {*encode, *decode} == {1.0}:
+            return self
+        return replace(
+            self,
+            encode=self.encode * float(np.interp(density, DENSITIES, encode)),
+            decode=self.decode * float(np.interp(density, DENSITIES, decode)),
+        )
 
     @property
     def per_add(self) -> float:

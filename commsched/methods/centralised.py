@@ -140,7 +140,7 @@ def _phase(spec: BucketSpec, stage: MergeStage, first: bool, last: bool) -> Phas
         return Ends([rank], [] if source < 0 else [source])
 
     def take_seconds(device: Device) -> float:
-        rate = CODECS["coo"].rate(device)
+        rate = CODECS["coo"].rate(device).at(spec.density)
         scan = spec.all_raw * rate.encode if first else 0.0
         return rate.fixed + scan + copy_seconds(longest())(device)
 

@@ -129,6 +129,16 @@ class BucketSpec:
             total += law.nonzeros(numel, lo, hi, merged) - (hi - lo)
         return total
 
+    def filled(self, merged: int = 1) -> float:
+        """Expected share of elements that are not zero, `merged` ranks summed."""
+        count = float(self.nonzeros(self.bounds[:1], self.bounds[-1:], merged)[0])
+        return count / max(self.numel, 1)
+
+    @cached_property
+    def density(self) -> float:
+        """Expected share of elements that are not zero on one rank."""
+        return self.filled()
+
     def log_empty(self, start: Ints, stop: Ints, merged: int | Ints = 1) -> Floats:
         """Logarithm of the probability that elements [start, stop) are all zero: (m,)."""
         shape = np.broadcast_shapes(np.shape(start), np.shape(stop), np.shape(merged))

@@ -222,7 +222,7 @@ class Union:
             return np.tile(each, nodes * lanes)
 
         def take_seconds(device: Device) -> float:
-            rate = CODECS["coo"].rate(device)
+            rate = CODECS["coo"].rate(device).at(self.spec.density)
             return rate.fixed + self.spec.all_raw * rate.encode
 
         return Phase(
