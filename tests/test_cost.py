@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from commsched.coding.registry import CODECS
 from commsched.cost.chain import messages_in_turn
-from commsched.cost.play import Played, play
+from commsched.cost.play import Played, Run, play, play_all
 from commsched.exchange.payload import Payload
 from commsched.exchange.registry import find_method
 from commsched.machine.device import SAMPLED, SPARSE
@@ -155,6 +155,8 @@ def machines(draw: st.DrawFn) -> Machine:
         fixed=draw(seconds),
         fixed_add=draw(st.none() | seconds),
         fixed_decode=draw(st.none() | seconds),
+        encode_sparse=draw(st.sampled_from([1.0, 0.3])),
+        decode_dense=draw(st.sampled_from([1.0, 7.0])),
     )
     nics = st.builds(Nic, per_node=st.integers(1, 3), per_byte=slopes)
     return machine(
@@ -408,6 +410,20 @@ def test_coding_costs_what_was_measured_at_the_density_of_the_values(density, en
     device = replace(DEVICE, codecs={"coo": rate})
     (phase,) = find_method("all-gather+coo").phases(spec, group)
     assert phase.take_seconds(device) == pytest.approx(4000 * encode * 1e-9)
+
+
+@pytest.mark.parametrize("codec", ["coo", "bitmap"])
+def test_exchanges_of_several_densities_side_by_side_take_what_each_takes_alone(codec):
+    rate = CodecRate(encode=1e-9, add=2e-9, decode=3e-9, encode_sparse=0.3, decode_dense=9.0)
+    on = filled(2, 2, device=replace(DEVICE, codecs={codec: rate}))
+    schedule, start = COLLECTIVES["ring"](on.everyone), np.zeros(on.size)
+    each = [
+        Run(carry(schedule, codec, BucketSpec.uniform(10_000, density)), on, start)
+        for density in (0.001, 0.02, 0.02, 0.5)
+    ]
+    for one, found in zip(each, play_all(schedule, on.everyone, each), strict=True):
+        alone = play(schedule, one.payload, on, on.everyone, start)
+        np.testing.assert_array_equal(found.end, alone.end)
 
 
 def test_packets_that_are_only_forwarded_are_not_coded():

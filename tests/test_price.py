@@ -74,6 +74,8 @@ rates = st.builds(
     fixed=seconds,
     fixed_add=st.none() | seconds,
     fixed_decode=st.none() | seconds,
+    encode_sparse=st.sampled_from([1.0, 0.3]),
+    decode_dense=st.sampled_from([1.0, 7.0]),
 )
 
 

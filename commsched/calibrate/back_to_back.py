@@ -77,8 +77,8 @@ def awake(machine: Machine, row: Row) -> float:
 
     The share at which the simulation of the plan takes as long as it was measured to take.
     """
-    none, all_ = (_behind(replace(machine, awake=share)) for share in (0.0, 1.0))
-    return float(np.clip((row.behind - none) / (all_ - none), 0.0, 1.0))
+    least, most = (_behind(replace(machine, awake=share)) for share in (0.0, 1.0))
+    return float(np.clip((row.behind - least) / (most - least), 0.0, 1.0))
 
 
 def _behind(machine: Machine) -> float:

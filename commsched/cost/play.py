@@ -110,6 +110,8 @@ def _beside(one: Run, other: Run) -> bool:
         return False
     if one.payload.grows != other.payload.grows:
         return False
+    if one.payload.grows and one.payload.density != other.payload.density:
+        return False  # a byte takes longer to code
     if (one.payload.cuts is None) != (other.payload.cuts is None):
         return False
     return a is b or (a.alone == b.alone and a.size == b.size and a.device == b.device)

@@ -132,9 +132,12 @@ class Payload:
 
     def rate(self, device: Device) -> CodecRate:
         """Codec speed inside the exchange."""
-        if self.cuts is None:
-            return FREE
-        return self.codec.rate(device).at(1.0 if self.spec is None else self.spec.density)
+        return FREE if self.cuts is None else self.codec.rate(device).at(self.density)
+
+    @property
+    def density(self) -> float:
+        """The share of the values of one rank that are not zero."""
+        return 1.0 if self.spec is None else self.spec.density
 
 
 class Payloads:

@@ -18,7 +18,7 @@ from commsched.net.graph import Net
 from commsched.run.engine.memory_probe import ranks_of_this_node
 from commsched.run.engine.probe import sleeping_barrier
 from commsched.run.job import agree
-from commsched.run.job.fabric import typical
+from commsched.run.job.fabric import mean_or_median
 from commsched.torch import handing_over
 from commsched.torch.arrays import check_on_host
 from commsched.torch.attach import started_by_mpi
@@ -108,7 +108,7 @@ def capture(
             )
             lasted += [took] if keeps else []
     ranks, threads, cores = load_of_host(comm)
-    own = float(typical(ranks * threads, cores)(lasted))
+    own = float(mean_or_median(ranks * threads, cores)(lasted))
     crowd = float(np.mean(agree.gather_numbers(own, comm)))
     see.remove()
     agree.on_all_ranks(gradients.write, comm)

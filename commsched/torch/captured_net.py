@@ -19,7 +19,7 @@ from commsched.net.measured import PROCESSOR, Measured
 from commsched.net.rows import fit_rows
 from commsched.net.sparsity import DENSE
 from commsched.run.job import agree
-from commsched.run.job.fabric import Middle, cores_of_host, typical
+from commsched.run.job.fabric import Middle, cores_of_host, mean_or_median
 from commsched.torch.module_graph import Edges, edges_of
 from commsched.torch.observer import Observer
 from commsched.torch.parameters import DTYPES, bare_name, shape_of, sparse_embeddings
@@ -44,7 +44,7 @@ def measured_net(
     With `inputs` of the model, positional and named ones, torch.export says what a layer reads.
     """
     ranks, threads, cores = load_of_host(comm)
-    middle = typical(ranks * threads, cores)
+    middle = mean_or_median(ranks * threads, cores)
     half = observer.half or any(p.dtype is not torch.float32 for p in observer.parameters.values())
     on = Measured(
         device=PROCESSOR,

@@ -21,7 +21,7 @@ from commsched.program.registry import STRATEGIES
 from commsched.run.engine.memory_probe import ranks_of_this_node
 from commsched.run.engine.probe import sleeping_barrier
 from commsched.run.job import agree
-from commsched.run.job.fabric import Middle, cores_of_host, typical
+from commsched.run.job.fabric import Middle, cores_of_host, mean_or_median
 from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.timeline.model import Span
 from commsched.train.assignment import Assignment, Settings
@@ -64,13 +64,13 @@ def net_under_load(
     plan = _alone(graph, settings.optimizer)
     local = ranks_of_this_node(comm)
     most, cores = int(agree.largest(local.size, comm)), cores_of_host(comm)
-    middle, lonely = typical(most * threads, cores), []
+    middle, lonely = mean_or_median(most * threads, cores), []
     training = _LonelyTraining(net, plan, settings, place, timeout)
     firsts = comm.Split(local.rank == 0, comm.rank)
     assert isinstance(firsts, MPI.Intracomm)
     if most > 1:
         if local.rank == 0:
-            lonely = [training.measure(firsts, typical(threads, cores))[0]]
+            lonely = [training.measure(firsts, mean_or_median(threads, cores))[0]]
         sleeping_barrier(comm)
     own, steps = training.measure(comm, middle)
     firsts.Free()

@@ -20,9 +20,9 @@ from commsched.run.job.fabric import (
     crowded,
     fabric,
     library,
+    mean_or_median,
     shared_cores,
     transport,
-    typical,
 )
 from commsched.run.session import RunOptions
 from tests.support.ranks import WORLD
@@ -132,5 +132,5 @@ def test_a_run_tells_its_fabric_and_that_it_is_another_one(tmp_path):
 
 def test_seconds_count_whole_where_threads_share_cores():
     steps = [1.0, 1.0, 1.0, 9.0]  # a thread that waits for a core waits long, and rarely
-    assert typical(4, 2.0)(steps) == 3.0
-    assert typical(2, 2.0)(steps) == 1.0
+    assert mean_or_median(4, 2.0)(steps) == 3.0
+    assert mean_or_median(2, 2.0)(steps) == 1.0

@@ -18,7 +18,7 @@ from mpi4py import MPI
 from commsched.machine.fabric import Fabric
 from commsched.run.job import agree
 
-Middle = Callable[..., Any]  # of some values
+Middle = Callable[..., Any]  # a mean or a median
 
 CPUINFO = Path("/proc/cpuinfo")
 KERNEL = Path("/proc/sys/kernel/random/boot_id")  # missing on other systems than Linux
@@ -115,7 +115,7 @@ def shared_cores(everyone: Sequence[tuple[str, str, Iterable[int]]]) -> float:
     )
 
 
-def typical(threads: int, cores: float) -> Middle:
+def mean_or_median(threads: int, cores: float) -> Middle:
     """Return what stands for the seconds of several steps on a host: their median or mean.
 
     Threads that share cores wait for a core in whole slices of time, so that most short tasks do
