@@ -18,14 +18,14 @@ from commsched.exchange.pair import Pair
 from commsched.exchange.payload import Payload
 from commsched.exchange.registry import find_method, legal_methods
 from commsched.machine import file as machine_file
-from commsched.machine.model import CodecRate, Device, Group, Link, Machine, Nic, resized
+from commsched.machine.model import CodecRate, Group, Link, Machine, Nic, resized
 from commsched.net.bucket import BucketSpec
 from commsched.schedule.registry import COLLECTIVES
-from commsched.schedule.rounds import Goal, Schedule
+from commsched.schedule.rounds import Schedule
 from tests.support import sampling
+from tests.support.exchanges import DEVICE, carry
 from tests.support.small_plans import machine
 
-DEVICE = Device(name="test", memory=1e10, bandwidth=1e11, flops=1e13)
 LINK = Link(latency=5e-6, overhead=1e-6, per_byte=1e-10)
 # Bytes of a run: a header, and what adds up over runs.
 ADDITIVE = [
@@ -45,11 +45,6 @@ def flat(ranks: int, link: Link = LINK, rate: CodecRate | None = None, **keys: o
         device=replace(DEVICE, codecs=codecs),
     )
     return replace(made, **keys)
-
-
-def carry(schedule: Schedule, codec: str, spec: BucketSpec) -> Payload:
-    gathers = schedule.goal in (Goal.ALL_GATHER, Goal.ALL_TO_ALL)
-    return (Payload.gathered if gathers else Payload.reducing)(schedule, CODECS[codec], spec)
 
 
 def both(name: str, on: Machine, spec: BucketSpec, codec: str = "dense") -> tuple:
