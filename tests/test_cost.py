@@ -15,10 +15,7 @@ from commsched.machine.model import CodecRate, Group, Link, Machine, Nic
 from commsched.net.bucket import BucketSpec
 from commsched.schedule.registry import COLLECTIVES
 from commsched.schedule.rounds import Goal, Round, Rows, Schedule
-from tests.support.exchanges import DEVICE, SLOW, carry, filled, machine, played
-
-ROUTES = [name for name in COLLECTIVES if name != "native"]
-
+from tests.support.exchanges import DEVICE, ROUTES, SLOW, carry, filled, machine, played
 
 # --- A slow interpreter: one message after the other, in plain Python. ---
 

@@ -11,8 +11,8 @@ from commsched.calibrate.cell_times import coding_jitter
 from commsched.machine import file as machine_file
 from commsched.machine.model import CodecRate
 from commsched.simulate.engine import simulate
+from tests.support.exchanges import DEVICE, filled
 from tests.support.small_plans import graph, machine, plan
-from tests.test_cost import DEVICE, filled
 from tests.test_ports import ends
 
 HANDOVER = 2e-4  # s

@@ -15,7 +15,7 @@ from commsched.exchange.payload import Payload
 from commsched.machine.model import CodecRate, Link, Machine, Nic
 from commsched.net.bucket import BucketSpec
 from commsched.schedule.registry import COLLECTIVES
-from tests.test_cost import DEVICE, ROUTES, SLOW, carry, filled, played
+from tests.support.exchanges import DEVICE, ROUTES, SLOW, carry, filled, played
 
 FREE = Link(latency=0.0, overhead=0.0, per_byte=0.0)
 BURST = 5e-7  # s; 5000 B of SLOW

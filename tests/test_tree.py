@@ -24,7 +24,7 @@ from commsched.schedule.check import check
 from commsched.schedule.nesting import tree_order
 from commsched.schedule.registry import COLLECTIVES
 from commsched.schedule.rounds import Round
-from tests.test_cost import FAST, ROUTES, SLOW, filled, played
+from tests.support.exchanges import FAST, ROUTES, SLOW, filled, played
 from tests.test_price import LOGARITHMIC, both
 
 STEP = (  # s/B and L of the links of a tree, inside out

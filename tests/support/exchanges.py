@@ -12,6 +12,7 @@ from commsched.net.bucket import BucketSpec
 from commsched.schedule.registry import COLLECTIVES
 from commsched.schedule.rounds import Goal, Schedule
 
+ROUTES = [name for name in COLLECTIVES if name != "native"]
 DEVICE = Device(name="test", memory=1e10, bandwidth=1e11, flops=1e13)
 FAST = Link(latency=1e-6, overhead=3e-7, per_byte=1e-11)
 SLOW = Link(latency=5e-6, overhead=1e-6, per_byte=1e-10)
