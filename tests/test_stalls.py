@@ -19,17 +19,18 @@ from tests.test_machine import machine
 
 LAW = Stalls(among=RANK, steps=5, points=((0.1, 0.5), (0.001, 5.0)))  # x doubles per factor of 4
 SHARED = Stalls(among=NODE, steps=3, points=((0.2, 1.0), (0.02, 3.0)))
+SHORT = Stalls(among=RANK, every=2e-3, steps=4, points=((0.1, 0.5), (0.001, 5.0)))
 STEPS = 1500
 
 
 def drawn(*laws: Stalls) -> np.ndarray:
     on = replace(machine(4, 4), stalls=laws, jitter=0.01)
-    return np.array([slowness(on, 7, step, np.arange(on.size)) for step in range(STEPS)])
+    return np.array([slowness(on, 7, step, np.arange(on.size), 0.0) for step in range(STEPS)])
 
 
 def test_stalls_are_as_frequent_as_long_and_as_slow_as_their_law():
     on = replace(machine(4, 4), stalls=(LAW,))
-    extra = np.array([slowness(on, 7, s, np.arange(16)) for s in range(STEPS)]) - 1
+    extra = np.array([slowness(on, 7, s, np.arange(16), 0.0) for s in range(STEPS)]) - 1
     for share, longer in ((0.1, 0.5), (0.025, 1.0), (0.001, 5.0 - 1e-9)):
         # spells of 5 steps are independent
         assert (extra >= longer).mean() == pytest.approx(
@@ -39,9 +40,29 @@ def test_stalls_are_as_frequent_as_long_and_as_slow_as_their_law():
     assert (extra > 0).sum() / begins.sum() == pytest.approx(5, rel=0.12)  # some meet
 
 
+def drawn_short(seconds: float) -> np.ndarray:
+    on, steps = replace(machine(4, 4), stalls=(SHORT,)), int(STEPS * 2e-3 / seconds)
+    return np.array([slowness(on, 7, s, np.arange(16), seconds) for s in range(steps)])
+
+
+def test_short_stalls_last_as_long_in_long_steps_as_in_short_ones():
+    short, long = drawn_short(2e-3 / 4), drawn_short(2e-3 * 20)
+    whole = 16 * STEPS * 2e-3  # s of compute
+    assert short.sum() * 2e-3 / 4 == pytest.approx(long.sum() * 2e-3 * 20, rel=1e-3)
+    assert long.sum() * 2e-3 * 20 == pytest.approx(whole, rel=0.03)  # which layers' seconds include
+    together = short.reshape(-1, 80, 16).mean(axis=1)
+    np.testing.assert_allclose(together, long, rtol=1e-12)
+
+
+def test_many_short_stalls_are_drawn_few_at_a_time():
+    longer = drawn_short(2.0)  # 1000 draws, of 250 spells
+    assert longer.mean() == pytest.approx(1.0, abs=0.05)
+
+
 def test_ranks_of_a_node_stall_together():
     on = replace(machine(4, 4), stalls=(SHARED,))
-    found = np.array([slowness(on, 0, s, np.arange(16)) for s in range(200)]).reshape(200, 4, 4)
+    each = np.array([slowness(on, 0, s, np.arange(16), 0.0) for s in range(200)])
+    found = each.reshape(200, 4, 4)
     assert (found == found[:, :, :1]).all()
     assert (found[:, 0] != found[:, 1]).any()
 
@@ -74,14 +95,14 @@ def test_a_law_that_is_none_is_refused(points):
 
 def emulated() -> Plan:
     layer = Layer(name="a", tensors=(), forward=1e-3, backward=2e-3)
-    on = replace(machine(2, 2), stalls=(LAW, SHARED))
+    on = replace(machine(2, 2), stalls=(LAW, SHARED, SHORT))
     return Plan(net=Net(name="n", layers=(layer,)), machine=on, launches=())
 
 
 def test_a_run_sleeps_as_long_as_the_simulator_says():
     plan = emulated()
     for step in (0, 1, 57):
-        said = slowness(plan.machine, plan.seed, step, np.arange(4))
+        said = slowness(plan.machine, plan.seed, step, np.arange(4), 3e-3)
         mine = [Emulated(plan, rank).seconds(step, 1.0) for rank in range(4)]
         assert mine == said.tolist()
 

@@ -7,6 +7,7 @@ from commsched.machine.model import Machine
 from commsched.machine.stalls import Stalls, fitted
 from commsched.run.engine.probe import sleeping_barrier
 from commsched.run.job.clock import now
+from commsched.units import significant
 
 PIECE = 2e-3  # s of work
 FEWEST = 100  # repeats that tell of a distribution
@@ -35,7 +36,7 @@ def measure(comm: MPI.Intracomm, machine: Machine, budget: float) -> tuple[Stall
     if found is None:
         return ()
     nodes = tuple(range(comm.size)) if crowded else machine.node_of_rank
-    return fitted(found.T, nodes)
+    return fitted(found.T, nodes, significant(float(np.median(found))))
 
 
 def _pieces(count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

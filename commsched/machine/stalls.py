@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated
 
 import numpy as np
 
 from commsched.arrays import Floats, Ints
 from commsched.errors import CommschedError
-from commsched.records import NUMBER, Check, normalise, one_of, pairs
+from commsched.records import NOT_NEGATIVE, NUMBER, Check, normalise, one_of, pairs, unit
 from commsched.units import significant
 
 MOST = 8  # points of a fitted law
@@ -16,6 +17,7 @@ SURE = 4.0  # sigmas of the jitter above which a step's compute counts as stalle
 CHANCE = 0.98  # share of stalls that count; the least may be of ranks that stall together by chance
 LEAST = 0.05  # share of a step's compute below which nothing counts as a stall
 RANK, NODE = "rank", "node"
+DRAWN = 10_000  # numbers of which a mean is taken
 LONG = 1e6  # largest stall, in steps' compute
 STEPS = Check("must be from 1 to 1000000", lambda steps: 1 <= steps <= 10**6)
 
@@ -27,9 +29,13 @@ class Stalls:
     points: (share of steps whose x is at least, x), shares descending, x ascending. In between
     log x is linear in log share, so that two points are a truncated Pareto law; no x is above the
     last point's, and steps beyond the first share have x = 0. Ranks, or nodes, stall independently.
+
+    every: s of compute that count as a step of this law, however long a step of training is; such
+    short stalls are in the seconds of a net's layers already, on average. 0: a step of training.
     """
 
     among: Annotated[str, one_of(RANK, NODE)]
+    every: Annotated[float, unit("ms", 1e-3), NOT_NEGATIVE] = 0.0  # s
     steps: Annotated[int, STEPS] = 1
     points: Annotated[tuple[tuple[float, float], ...], pairs(NUMBER, NUMBER)]
 
@@ -53,9 +59,23 @@ class Stalls:
         longer: Floats = np.where(within, np.exp(np.interp(np.log(drawn), share, found)), 0.0)
         return longer
 
+    @property
+    def usual(self) -> float:
+        """The mean x, which the seconds of layers include."""
+        return _mean(self) if self.every else 0.0
 
-def fitted(seconds: Floats, node_of_rank: tuple[int, ...]) -> tuple[Stalls, ...]:
+
+@cache
+def _mean(law: Stalls) -> float:
+    return float(law.longer((np.arange(DRAWN) + 0.5) / DRAWN).mean())
+
+
+def fitted(
+    seconds: Floats, node_of_rank: tuple[int, ...], every: float = 0.0
+) -> tuple[Stalls, ...]:
     """Return the laws of measured compute, (steps, ranks) s of equal work, first that of nodes.
+
+    every: s of compute that a measured step stands for; 0: a step of training.
 
     A step is stalled that takes more than the rank's median by 4 sigmas of the jitter and by 5 %.
     What all ranks of a node share in a step is the node's; the rest is the rank's.
@@ -72,10 +92,10 @@ def fitted(seconds: Floats, node_of_rank: tuple[int, ...]) -> tuple[Stalls, ...]
         both = shared[:, [column]]
         rest = extra[:, ranks] - both
         extra[:, ranks] = np.where(rest > limit[ranks] * (1.0 + both), rest, 0.0)
-    return (*_law(NODE, shared), *_law(RANK, extra))
+    return (*_law(NODE, shared, every), *_law(RANK, extra, every))
 
 
-def _law(among: str, extra: Floats) -> Iterator[Stalls]:
+def _law(among: str, extra: Floats, every: float) -> Iterator[Stalls]:
     """Yield the law of what columns take longer, (steps, columns); nothing if none is stalled."""
     stalled = np.sort(extra[extra > 0.0])[::-1]
     if not len(stalled):
@@ -87,4 +107,5 @@ def _law(among: str, extra: Floats) -> Iterator[Stalls]:
         (significant(n / extra.size), significant(longer))
         for n, longer in zip(count.tolist(), stalled[sure].tolist(), strict=True)
     )
-    yield Stalls(among=among, steps=max(1, round(len(stalled) / begins)), points=points)
+    steps = max(1, round(len(stalled) / begins))
+    yield Stalls(among=among, every=every, steps=steps, points=points)

@@ -112,6 +112,11 @@ class Role:
     ranks: tuple[int, ...]
     ops: tuple[Op, ...]
 
+    @property
+    def computing(self) -> float:
+        """Seconds of compute of a step, of a rank whose pace is 1."""
+        return sum(op.seconds for op in self.ops if op.kind in (Kind.COMPUTE, Kind.APPLY))
+
     def ops_of(self, rank: int) -> tuple[Op, ...]:
         """Return the operations of a rank, with its own seconds."""
         if not any(op.paces for op in self.ops):

@@ -1,5 +1,7 @@
 """How much longer compute takes on each rank in each step: jitter and stalls, drawn from a seed."""
 
+from math import ceil, floor
+
 import numpy as np
 
 from commsched.arrays import Floats, Ints
@@ -7,22 +9,42 @@ from commsched.kernels import random
 from commsched.machine.model import Machine
 from commsched.machine.stalls import NODE, Stalls
 
+SPELLS = 64  # most spells that are drawn per step; more would hardly change their mean
 
-def slowness(machine: Machine, seed: int, step: int, ranks: Ints) -> Floats:
-    """Return the factor on the compute of each rank in a step: (ranks,).
+
+def slowness(machine: Machine, seed: int, step: int, ranks: Ints, seconds: float) -> Floats:
+    """Return the factor on the compute of each rank in a step of `seconds` s: (ranks,).
 
     It depends on nothing but these arguments, so that a rank needs no history to draw its own.
     """
-    longer = np.ones(len(ranks))
+    longer, usual = np.ones(len(ranks)), 1.0
     for number, law in enumerate(machine.stalls):
         who = np.array(machine.node_of_rank)[ranks] if law.among == NODE else ranks
-        longer += _longer(law, seed, step, who, f"stall {number}")
-    return longer * random.jitter(machine.jitter, seed, step, ranks)
+        longer += _longer(law, seed, step, who, f"stall {number}", seconds)
+        usual += law.usual
+    return longer / usual * random.jitter(machine.jitter, seed, step, ranks)
 
 
-def _longer(law: Stalls, seed: int, step: int, who: Ints, name: str) -> Floats:
-    """Draw a stall per spell of `steps` steps; the spells of ranks begin at different steps."""
-    shift = (random.uniform(seed, 0, who, f"{name} begins") * law.steps).astype(np.int64)
-    spell, past = divmod(step, law.steps)
-    here, next_ = (random.uniform(seed, spell + i, who, name) for i in (0, 1))
-    return law.longer(np.where(past + shift < law.steps, here, next_))
+def fastest(machine: Machine, seed: int, step: int) -> float:
+    """Return a number that no rank's factor in a step is below, however long the step."""
+    usual = 1.0 + sum(law.usual for law in machine.stalls)
+    return float(random.jitter(machine.jitter, seed, step, np.arange(machine.size)).min()) / usual
+
+
+def _longer(law: Stalls, seed: int, step: int, who: Ints, name: str, seconds: float) -> Floats:
+    """Draw one stall per spell, and weigh it by the share of the step that the spell covers.
+
+    Spells last `law.steps` draws; those of ranks begin at different draws.
+    """
+    draws = seconds / law.every if law.every else 1.0  # of a step
+    spell = max(law.steps, draws / SPELLS)  # draws
+    begins = step * draws + np.floor(random.uniform(seed, 0, who, f"{name} begins") * spell)
+    first, last = floor(step * draws / spell), ceil((step + 1) * draws / spell)
+    longer = np.zeros(len(who))
+    for number in range(first, last + 1):
+        start, end = number * spell, (number + 1) * spell
+        covered = np.minimum(begins + draws, end) - np.maximum(begins, start)
+        if (some := covered > 0.0).any():
+            drawn = law.longer(random.uniform(seed, number, who, name))
+            longer += np.where(some, covered / draws * drawn, 0.0)
+    return longer

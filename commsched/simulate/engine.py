@@ -17,9 +17,9 @@ from commsched.program.placer import EXCHANGES, StreamQueue, serve
 from commsched.program.registry import STRATEGIES
 from commsched.program.slowness import slowness
 from commsched.simulate.clocks import Clocks, Waking
-from commsched.simulate.core_sharing import CoreSharing, Key, Settling, Slower
+from commsched.simulate.core_sharing import CoreSharing, Key, Settling
 from commsched.simulate.cores import ROUNDS, SETTLED
-from commsched.simulate.exchange_costs import ExchangeCosts, Known
+from commsched.simulate.exchange_costs import GRAIN, ExchangeCosts, Known
 from commsched.simulate.pipelines import PipelineMessages, is_pipeline
 from commsched.simulate.placed import Placed, PlacedAlone, PlacedTurn, Source, Teams, by_source
 from commsched.simulate.result import Prediction
@@ -39,7 +39,7 @@ class _Simulation:
         plan: Plan,
         decisions: Mapping[str, float],
         limit: int,
-        slower: Slower,
+        sharing: CoreSharing,
         known: Known | None,
         coded: dict[tuple[int, str], float],
     ) -> None:
@@ -49,7 +49,7 @@ class _Simulation:
         self.strategy = STRATEGIES[plan.strategy]
         self.placed: list[Placed] = []
         self.ends: dict[Key, Placed] = {}  # what has been placed
-        self.sharing = CoreSharing(plan.machine, slower)
+        self.sharing = sharing
         self.queues: dict[tuple[int, str], StreamQueue] = {}  # by role and stream
         self.ranks: list[Ints] = []
         self.clocks: list[Clocks] = []
@@ -69,7 +69,10 @@ class _Simulation:
             self.ranks = [np.array(role.ranks, np.int64) for role in program.roles]
             self.waking = Waking.of(machine)
             self.clocks = [Clocks(len(ranks), machine.overlap, self.waking) for ranks in self.ranks]
-        self.factor = [slowness(machine, seed, step, ranks) for ranks in self.ranks]
+        self.factor = [
+            slowness(machine, seed, step, ranks, role.computing if machine.stalls else 0.0)
+            for ranks, role in zip(self.ranks, program.roles, strict=True)
+        ]
         if is_pipeline(program.roles):
             self._pipelines(step, program.roles)
         for index, role in enumerate(program.roles):
@@ -284,13 +287,18 @@ class _Simulation:
         late = self.exchanges.late(op, step, teams)
         for role, own, begins in zip(roles, ops, starts, strict=True):
             ranks, clocks = self.ranks[role], self.clocks[role]
-            begun = np.maximum(begins, start[last[ranks]]) if late else begins
-            ends = clocks.exchange(stream, begun, end[ranks] - saved[ranks], within, late)
+            key, computes = (role, step, own.name), late if self.plan.net.occupies_cores else 0.0
+            begun = np.maximum(begins, start[last[ranks]]) if computes else begins
+            ends = clocks.exchange(stream, begun, end[ranks] - saved[ranks], within, computes)
             begun = np.minimum(np.maximum(begins, start[last[ranks]]), ends)
-            key, seconds = (role, step, own.name), float((ends - begun).mean())
-            dispatch = machine.dispatch_awake * machine.dispatch * float(awake[ranks].mean())
-            demand = self.exchanges.demand(op, teams, within, dispatch, seconds)
-            ends = begun + self.sharing.seconds(key, stream, begun, ends - begun, demand)
+            if late:
+                since = clocks.free["compute"] if computes else begun
+                ends = ends + late * self.sharing.beside_coding(key, ranks, since)
+            dispatch = np.where(awake[ranks], machine.dispatch_awake * machine.dispatch, 0.0)
+            work = self.exchanges.work(op, teams, within, dispatch, ends - begun)
+            lasts = np.maximum(ends - begun, work)
+            demand = round(work.sum() / lasts.sum() / GRAIN) * GRAIN if work.any() else 0.0
+            ends = begun + self.sharing.seconds(key, stream, begun, lasts, demand)
             self.sharing.dispatched.append((role, np.where(awake[ranks], np.nan, begun)))
             clocks.free[stream] = ends
             self.sent[role, stream] = ends
@@ -327,9 +335,9 @@ def simulate(
 
     coded: dict[tuple[int, str], float] = {}
 
-    def placed(slower: Slower, progress: Progress | None) -> _Simulation:
+    def placed(sharing: CoreSharing, progress: Progress | None) -> _Simulation:
         limit = min(price.LIMIT, share)
-        simulation = _Simulation(plan, decisions or {}, limit, slower, known, coded)
+        simulation = _Simulation(plan, decisions or {}, limit, sharing, known, coded)
         for step in range(steps):
             if step in changes:
                 simulation.follow(changes[step], step)
@@ -338,14 +346,14 @@ def simulate(
                 progress(step)
         return simulation
 
-    simulation = placed({}, progress)
+    simulation = placed(CoreSharing(plan.machine), progress)
     settling = Settling()
-    for _ in range(ROUNDS if simulation.sharing.tasks else 0):
+    for number in range(ROUNDS if simulation.sharing.tasks else 0):
         found, moved = simulation.sharing.slower(simulation.ranks)
-        if moved < SETTLED:
-            break
+        if moved < SETTLED and (number or not plan.machine.wakeup):
+            break  # messages wait beside the coding of an earlier placement
         settling.go(found)
-        simulation = placed(settling.slower, None)
+        simulation = placed(CoreSharing(plan.machine, settling.slower, simulation.sharing), None)
     memory = simulation.strategy.memory(plan)
     return Prediction(
         plan=plan, steps=steps, placed=simulation.placed, memory=memory, changes=changes

@@ -2,8 +2,6 @@
 
 from itertools import accumulate, pairwise
 
-import numpy as np
-
 from commsched.arrays import Floats
 from commsched.net.tensor_cut import gathers, sums
 from commsched.plan.model import Plan
@@ -11,7 +9,7 @@ from commsched.planner.auto.rows import steps_of
 from commsched.planner.frames.zero import gathered
 from commsched.program.message_coding import Coded, coding_of
 from commsched.program.registry import STRATEGIES
-from commsched.program.slowness import slowness
+from commsched.program.slowness import fastest
 from commsched.program.stages import PipelineStrategy, Stage, dealt, grid
 from commsched.simulate.pipelines import message_seconds
 
@@ -103,11 +101,7 @@ def _sums(plan: Plan, stage: Stage, backward: bool) -> float:
 
 
 def _fastest(plan: Plan) -> float:
-    """Return the least factor on the compute of any rank in the steps that are simulated."""
-    machine = plan.machine
-    if not machine.jitter:
+    """Return a factor that no rank's compute is below in the steps that are simulated."""
+    if plan.machine.even:
         return 1.0
-    ranks = np.arange(machine.size)
-    return min(
-        float(slowness(machine, plan.seed, step, ranks).min()) for step in range(steps_of(plan))
-    )
+    return min(fastest(plan.machine, plan.seed, step) for step in range(steps_of(plan)))

@@ -119,6 +119,10 @@ class Emulated:
         self._plan, self._rank, self._lists = plan, rank, False
         self._ranks = np.array([rank])
         self._jitter = (-1, 1.0)  # the factor of a step
+        self._computing = 0.0  # s of a step's compute, which only laws of stalls need
+        if plan.machine.stalls:
+            roles = STRATEGIES[plan.strategy].lower(plan, 0, {}).roles
+            self._computing = next(role.computing for role in roles if rank in role.ranks)
         self._gradients = {
             index: module.asarray(draw_launch(plan, rank, launch))
             for index, launch in enumerate(plan.launches)
@@ -135,7 +139,7 @@ class Emulated:
     def seconds(self, step: int, nominal: float) -> float:
         if self._jitter[0] != step:
             plan = self._plan
-            drawn = slowness(plan.machine, plan.seed, step, self._ranks)
+            drawn = slowness(plan.machine, plan.seed, step, self._ranks, self._computing)
             self._jitter = step, float(drawn[0])
         return nominal * self._jitter[1]
 
