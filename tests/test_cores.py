@@ -11,7 +11,7 @@ from commsched.net.measured import PROCESSOR, Measured
 from commsched.program.model import CODINGS, Kind
 from commsched.simulate.clocks import under_compute
 from commsched.simulate.core_sharing import Settling
-from commsched.simulate.cores import Tasks, capacities, served, served_beside
+from commsched.simulate.cores import Tasks, capacities, served, served_beside, waits
 from commsched.simulate.engine import simulate
 from tests.support.small_plans import graph, machine, plan
 
@@ -173,6 +173,44 @@ def test_each_message_in_turn_waits_for_its_thread_while_the_rank_computes():
         for measured in (None, HOST)
     )
     np.testing.assert_allclose(np.subtract(computing, asleep), [2e-4, 2e-4, 0.0], atol=1e-9)
+
+
+@given(rows=DRAWN, cores=st.sampled_from([0.5, 1.0, 2.0]), most=st.sampled_from([0.5, 3.0]))
+def test_a_thread_waits_for_a_core_while_tasks_occupy_all_but_not_for_ever(rows, cores, most):
+    tasks = tasks_of(rows)
+    moments, waited = waits(tasks.start, tasks.end, cores, most)
+    grid = np.linspace(tasks.start.min(), tasks.end.max(), 20001)
+    busy = ((tasks.start[:, None] <= grid) & (tasks.end[:, None] > grid)).sum(0) >= max(cores, 1)
+    later = np.where(busy, np.inf, grid)  # when a core is free again
+    free = np.minimum.accumulate(later[::-1])[::-1]
+    expected = np.minimum(free - grid, most)[busy].sum() / most * (grid[1] - grid[0])
+    got = waited[-1] if len(waited) else 0.0
+    assert got == pytest.approx(expected, rel=1e-2, abs=1e-2)
+    assert (np.diff(moments) >= 0.0).all()
+
+
+def test_messages_wait_beside_coding_if_no_core_is_free():
+    """A bucket's exchange is as short as ever; that beside the coding of the next one is not."""
+    net = graph([200_000, 200_000, 1000], seconds=1e-6)
+    lasted = []
+    for wakeup in (0.0, 1e-4):
+        on = machine(2, 1)
+        on = replace(on, cores=1, wakeup=wakeup, between=replace(on.between, busy=0.1))
+        placed = simulate(plan(net, on, ["ring+elias"]), 1).placed
+        exchanges = [one for one in placed if one.op.kind is Kind.EXCHANGE]
+        lasted.append([float((one.end - one.start).max()) for one in exchanges])
+    longer = np.subtract(lasted[1], lasted[0])
+    assert 0.0 < longer[0] <= 2e-4  # two messages in turn
+
+
+def test_an_exchange_lasts_as_long_as_it_needs_its_core():
+    net = graph([1000] * 4, seconds=1e-6)
+    ends = []
+    for dispatch in (0.0, 1e-2):
+        on = replace(machine(2, 1), cores=1, dispatch=dispatch, dispatch_awake=0.5)
+        ends.append(simulate(plan(net, on, ["ring+dense"]), 1).timeline().end.max())
+    # the core is busy for 10 ms with the first one, and for half of it with those behind another
+    assert ends[1] == pytest.approx(2.5e-2, rel=0.02)
 
 
 def test_operations_of_one_stream_follow_each_other_however_late():

@@ -282,7 +282,7 @@ def processor_seconds(plan: Plan) -> Floats:
     found = np.zeros(len(lasts))
     for name, made in breakdown.makeups(plan, ops).items():
         at = kinds[name]
-        found[at] = breakdown.processor_seconds(float(lasts[at]), made.coded, machine, link.busy)
+        found[at] = breakdown.processor_seconds(lasts[at], made.coded, machine, link.busy)
     return found
 
 

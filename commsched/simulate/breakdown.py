@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from commsched.arrays import Floats
 from commsched.cost import price
 from commsched.cost.alongside import alongside
 from commsched.cost.wire import Wire
@@ -50,13 +51,13 @@ def makeups(plan: Plan, ops: Iterable[Op]) -> dict[str, Makeup]:
     return found
 
 
-def processor_seconds(lasts: float, coded: float, machine: Machine, busy: float) -> float:
-    """Return the processor seconds of an exchange that lasts for `lasts` s.
+def processor_seconds(lasts: Floats, coded: float, machine: Machine, busy: float) -> Floats:
+    """Return the processor seconds of an exchange that lasts for `lasts` s: (n,) each.
 
     It waits for its start, codes for `coded` s as if all ranks of its node did, and keeps `busy`
     cores busy in between.
     """
-    return coded * machine.alone + busy * max(lasts - coded - machine.startup, 0.0)
+    return coded * machine.alone + busy * np.maximum(lasts - coded - machine.startup, 0.0)
 
 
 def message_makeup(machine: Machine, op: Op, rank: int, peer: int) -> Makeup:

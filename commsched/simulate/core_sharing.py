@@ -7,7 +7,7 @@ import numpy as np
 
 from commsched.arrays import Floats, Ints
 from commsched.machine.model import Machine
-from commsched.simulate.cores import Tasks, both, capacities, served, served_beside
+from commsched.simulate.cores import Tasks, both, capacities, served, served_beside, waits
 
 TINY = 1e-300  # s, the least sum of tasks
 Key = tuple[int, int, str]  # role, step and operation
@@ -57,14 +57,22 @@ class Settling:
 
 
 class CoreSharing:
-    """Notes what operations take of the cores while they are placed, lasting `slower` times."""
+    """Notes what operations take of the cores while they are placed, lasting `slower` times.
 
-    def __init__(self, machine: Machine, slower: Slower) -> None:
+    before: what was noted when all was placed the last time.
+    """
+
+    def __init__(
+        self, machine: Machine, slower: Slower | None = None, before: "CoreSharing | None" = None
+    ) -> None:
         self.tasks: dict[Key, _Task] = {}
         # Role and s when an exchange begins, NaN on ranks whose thread was awake.
         self.dispatched: list[tuple[int, Floats]] = []
         self._machine = machine
-        self._slower = slower
+        self._slower = slower or {}
+        self._before = before
+        self._ranks_of: Sequence[Ints] = ()  # of each role
+        self._waited: dict[int, tuple[Floats, Floats]] = {}  # by node, see `waited`
 
     def seconds(
         self,
@@ -85,12 +93,47 @@ class CoreSharing:
         self.tasks[key] = _Task(start, seconds, demand, stream, short, slower)
         return seconds * slower
 
+    def beside_coding(self, key: Key, ranks: Ints, since: Floats) -> Floats | float:
+        """Return the share of `wakeup` that each message of an exchange waits for a core: (ranks,).
+
+        Coding occupies the cores, as all was placed before. since: (ranks,) s, from when on the
+        ranks do not compute.
+        """
+        before = self._before
+        if before is None or key not in before.tasks:
+            return 0.0
+        one, found = before.tasks[key], np.zeros(len(ranks))
+        lasts = np.maximum(one.end - one.start, TINY)
+        nodes = np.array(self._machine.node_of_rank)[ranks]
+        for node in np.unique(nodes).tolist():
+            mine = nodes == node
+            moments, waited = before.waited(node)
+            if len(moments):
+                start, end = np.maximum([one.start[mine], one.end[mine]], since[mine])
+                found[mine] = np.interp(end, moments, waited) - np.interp(start, moments, waited)
+        return found / lasts
+
+    def waited(self, node: int) -> tuple[Floats, Floats]:
+        """Return moments, and how long threads of a node have waited until then; see `waits`."""
+        if node not in self._waited:
+            of, machine = np.array(self._machine.node_of_rank), self._machine
+            coding = [
+                (one, of[self._ranks_of[key[0]]] == node)
+                for key, one in self.tasks.items()
+                if one.short
+            ]
+            start = np.concatenate([one.start[mine] for one, mine in coding] or [[]])
+            end = np.concatenate([one.end[mine] for one, mine in coding] or [[]])
+            self._waited[node] = waits(start, end, machine.cores, machine.wakeup)
+        return self._waited[node]
+
     def slower(self, ranks_of: Sequence[Ints]) -> tuple[Slower, float]:
         """Return how many times longer the operations last beside each other, as they are placed.
 
         ranks_of: the ranks of each role. Also returns the change of these times since the
         operations were placed, as a share of all their seconds.
         """
+        self._ranks_of = ranks_of
         found: Slower = {}
         moved = whole = 0.0
         capacity = capacities(self._machine)

@@ -63,6 +63,24 @@ def capacities(machine: Machine) -> Floats:
     return found
 
 
+def waits(start: Floats, end: Floats, cores: float, most: float) -> tuple[Floats, Floats]:
+    """Return moments (m,) s, and the shares of `most` s that threads have waited in until each.
+
+    A thread that wakes up while tasks occupy all cores of a node waits until one of them ends, but
+    `most` s at the most. start, end: of the tasks, (n,) s. The second column is the integral over
+    time of the wait, as a share of `most`.
+    """
+    moments = np.concatenate([start, end])
+    order = np.argsort(moments, kind="stable")
+    time, depth = moments[order], np.cumsum(np.where(order < len(start), 1, -1))
+    full = np.append(False, depth >= max(cores, 1.0))
+    begins, ends = time[full[1:] & ~full[:-1]], time[~full[1:] & full[:-1]]
+    lasts = ends - begins
+    wait = np.where(lasts > most, lasts - most / 2, lasts**2 / (2 * most))
+    total = np.cumsum(wait)
+    return np.stack([begins, ends], axis=1).ravel(), np.stack([total - wait, total], axis=1).ravel()
+
+
 def served(tasks: Tasks, capacity: float, queue: Ints | None = None) -> Floats:
     """Return when each task ends beside the others as they are placed: (n,) s.
 

@@ -51,41 +51,41 @@ class ExchangeCosts:
         return decided_phase(self.plan, op, step, self._decisions)
 
     def late(self, op: Op, step: int, teams: ExchangeTeams) -> float:
-        """Return how much longer an exchange lasts on ranks that compute on their cores, s.
+        """Return how much longer an exchange lasts on ranks whose cores are busy all the while, s.
 
         Each message of its longest chain waits until the thread that receives it has a core.
         """
         machine = self.plan.machine
-        if not (machine.wakeup and self.plan.net.occupies_cores):
+        if not machine.wakeup:
             return 0.0
         phase = voting(teams.first, lambda _: 0.0) if op.kind is Kind.DECIDE else None
         phase = phase or self.phase(op, step)
         schedule, payload = phase.schedule, phase.payload
         return machine.wakeup * messages_in_turn(schedule, payload, machine, teams.first)
 
-    def demand(
+    def work(
         self,
         op: Op,
         teams: ExchangeTeams,
         within: float,
-        dispatch: float,
-        seconds: float,
-    ) -> float:
-        """Return the share of its cores that an exchange keeps busy on a rank for `seconds`.
+        dispatch: Floats,
+        seconds: Floats,
+    ) -> Floats:
+        """Return for how long an exchange of some seconds needs a rank's share of the cores, s.
 
         within: those of its seconds in which it sums pieces. dispatch: seconds of processor time
-        that its own thread takes besides; it polls as long as the exchange lasts.
+        that its own thread takes besides; it polls as long as the exchange lasts. (ranks,) each.
         """
         machine = self.plan.machine
         apart = len(set(np.array(machine.node_of_rank)[teams.ranks[0]].tolist())) > 1
         busy = (machine.between if apart else machine.inside).busy
-        if not machine.cores or seconds <= 0.0:
-            return 0.0
+        if not machine.cores:
+            return np.zeros_like(seconds)
         key = id(self.plan), op.name
         if key not in self._coded:
             self._coded[key] = makeups(self.plan, [op])[op.name].coded
         work = processor_seconds(seconds, self._coded[key] + within, machine, busy) + dispatch
-        return round(min(work / machine.alone / seconds, 1.0) / GRAIN) * GRAIN
+        return np.where(seconds > 0.0, work / machine.alone, 0.0)
 
     def played(
         self, op: Op, step: int, teams: ExchangeTeams, start: Floats, rest: Floats
