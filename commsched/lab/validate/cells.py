@@ -49,8 +49,8 @@ BUCKETS = 8  # per net, at the most
 LONGEST = 0.4  # s of a predicted step; nets with slower methods are smaller
 LARGEST = 2**26  # most elements of a net, for links that seem to take no time per byte
 PARTS = 4  # of a whole run; each visits all beds, and the first is the subset
-SUBSET = 6  # cells of emulated compute per bed in the subset
-CASES = 12  # decisions
+SUBSET = 5  # cells of emulated compute per bed in the subset
+CASES, FEW_CASES = 12, 2  # decisions, and those of the subset
 
 
 class ValidationCell(NamedTuple):
@@ -103,7 +103,7 @@ def draw(seed: int, beds: Sequence[str] = BEDS) -> list[list[ValidationCell]]:
         for i, cell in enumerate((*emulated, *trained)):
             parts[1 + i % (PARTS - 1)].append(cell)
     for i, case in enumerate(_decisions(seed, few, beds)):
-        parts[i * PARTS // CASES].append(case)
+        parts[0 if i < FEW_CASES else 1 + i % (PARTS - 1)].append(case)
     return [sorted(part, key=lambda cell: beds.index(cell.bed)) for part in parts]
 
 

@@ -25,7 +25,7 @@ MORE = ("all-coo", "per-tensor")  # where plans of those above are equal
 PLANS = 8
 TURNS = 2  # runs of each plan: all plans once, then all again
 STEPS = 8  # of a run, at the most
-PLANNING = 10.0  # s of search for each of our plans
+PLANNING = 4.0  # s of search for each of our plans
 USUAL = 100e6  # B of gradients of a net for which buckets of fixed sizes are meant
 
 

@@ -83,14 +83,14 @@ def _repeated(
     end = now() + seconds
     enough = np.zeros(1, np.uint8)
     while not enough[0]:
-        enough[0] = now() > end and len(lasted) >= least
-        comm.Allreduce(MPI.IN_PLACE, enough, op=MPI.MAX)
         start = now() + PAUSE
         time.sleep(PAUSE)
         before = time.thread_time()
         work()
         taken.append(time.thread_time() - before)
         lasted.append(now() - start)
+        enough[0] = now() > end and len(lasted) >= least
+        comm.Allreduce(MPI.IN_PLACE, enough, op=MPI.MAX)
     return lasted, taken
 
 
