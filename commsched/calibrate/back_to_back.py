@@ -75,8 +75,10 @@ def measure(comm: MPI.Intracomm, machine: Machine, timeout: float, place: Placem
 def awake(machine: Machine, row: Row) -> float:
     """Return the share of the start-up that an exchange takes right behind another one.
 
-    The share at which the simulation of the plan takes as long as it was measured to take.
+    The share at which the simulation of the plan takes as long as it was measured to take; what
+    its threads take of the cores is in that time.
     """
+    machine = replace(machine, cores=0.0)
     least, most = (_behind(replace(machine, awake=share)) for share in (0.0, 1.0))
     return float(np.clip((row.behind - least) / (most - least), 0.0, 1.0))
 

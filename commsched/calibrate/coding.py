@@ -27,8 +27,8 @@ Clock = Callable[[Callable[[], None]], float]  # returns the s of some work
 
 LARGE, SMALL = 2**20, 2**13  # elements: a message of a large bucket, and of a small one
 SIDE, RANK = 512, 2  # shape of PowerSGD's product: a bucket as a matrix, times two columns
-# A codec that takes more s per value hardly waits for memory: runs that are shorter by a factor do.
-SLOW, SHORTER = 20e-9, 4
+# Codecs with more of such traffic hardly wait for memory: runs that are shorter by a factor do.
+SLOW, SHORTER = 100.0, 4
 LOW = 0.01  # times the seconds per byte at SAMPLED, at least
 WINDOWS = 4  # large runs of memory that a codec uses in turn
 TOGETHER = 3  # packets that are combined with another one
@@ -137,7 +137,7 @@ def _rate(comm: MPI.Intracomm, arena: Arena, codec: Codec, clock: Clock) -> Code
     """
     short = _times(comm, arena, codec, SMALL, clock)
     most = large(arena.place)
-    if max(short[0]) > SLOW * SMALL:
+    if codec.encode_traffic > SLOW:
         most = max(most // SHORTER, 2 * SMALL)
     long = _times(comm, arena, codec, most, clock)
     slopes = np.maximum(long[0] - short[0], 0.0) / (long[1] - short[1])
