@@ -133,7 +133,7 @@ class CoreSharing:
         ranks_of: the ranks of each role. Also returns the change of these times since the
         operations were placed, as a share of all their seconds.
         """
-        self._ranks_of = ranks_of
+        self._ranks_of, self._before = ranks_of, None  # all is placed
         found: Slower = {}
         moved = whole = 0.0
         capacity = capacities(self._machine)
