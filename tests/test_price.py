@@ -230,12 +230,23 @@ def test_a_measured_all_reduce_costs_its_seconds_and_the_bytes_of_its_algorithm(
     assert price.exchange(*asked("native", flat(1)), start[:1]).end.tolist() == [0.0]
 
 
-def test_measured_seconds_follow_a_power_law_and_never_fall_below_the_first():
+def test_beyond_what_was_measured_a_sum_takes_longer_by_its_algorithms_model():
+    on, start = flat(8), np.zeros(8)
+    known = replace(on, native=((4000.0, 0.25),))
+    lasts, modelled = (
+        [price.exchange(*asked("native", m, n), start, limit=0).end.max() for n in (1000, 50_000)]
+        for m in (known, on)
+    )
+    assert lasts[0] == 0.25
+    assert lasts[1] - lasts[0] == pytest.approx(modelled[1] - modelled[0])
+
+
+def test_measured_seconds_follow_a_power_law_and_hold_below_the_first_and_past_the_last():
     points = ((0.0, 0.0), (100.0, 1e-6), (10_000.0, 1e-5), (1_000_000.0, 1e-3))
     bytes_ = [0, 50, 100, 1000, 10_000, 100_000, 1_000_000, 1e8]
     got = [price.measured(points, n) for n in bytes_]
     half = 10**-5.5
-    want = [1e-6, 1e-6, 1e-6, half, 1e-5, 1e-4, 1e-3, 1e-1]
+    want = [1e-6, 1e-6, 1e-6, half, 1e-5, 1e-4, 1e-3, 1e-3]
     np.testing.assert_allclose(got, want, rtol=1e-12)
 
 

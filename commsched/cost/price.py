@@ -126,12 +126,31 @@ def _route(asked: Exchange, limit: int) -> _Route | None:
     # It was measured with rested ports: what a port lacks of a burst comes later.
     lacks = machine.burst - np.minimum(rest, machine.burst)
     late = start + np.minimum(lacks, nbytes * machine.between.per_byte)
-    end = np.full(len(start), late.max() + measured(machine.native, nbytes))
+    size, _ = machine.native[-1]
+    known = late.max() + measured(machine.native, min(nbytes, size))
 
     def then(played: Played) -> Played:
-        return replace(played if counted.then is None else counted.then(played), end=end)
+        played = played if counted.then is None else counted.then(played)
+        end = known
+        if nbytes > size:  # what the algorithm's model takes more than for the largest measured sum
+            end += played.end.max() - start.max() - _modelled(taken, payload, machine, group, size)
+        return replace(played, end=np.full(len(start), end))
 
     return counted._replace(then=then)
+
+
+def _modelled(
+    taken: Algorithm, payload: Payload, machine: Machine, group: Group, nbytes: float
+) -> float:
+    """Return the seconds of a sum of `nbytes` bytes by a library's algorithm, as it is modelled."""
+    key = "library", taken, group, nbytes
+    if key not in machine.derived:
+        own = replace(payload, spec=BucketSpec.uniform(max(1, round(nbytes / 4))))
+        [played] = _routed([_taken(taken, own, machine, group, np.zeros(group.size), 0.0, 0)])
+        machine.derived[key] = float(played.end.max())
+    found = machine.derived[key]
+    assert isinstance(found, float)
+    return found
 
 
 def taken_by_library(
@@ -247,8 +266,7 @@ def moves_up_to(schedule: Schedule, limit: int) -> int:
 def measured(points: tuple[tuple[float, float], ...], nbytes: float) -> float:
     """Seconds at `nbytes` from (bytes, seconds) points: a power law between two.
 
-    Below the first point its seconds hold (latency); past the last point seconds grow with the
-    bytes (bandwidth).
+    Below the first point its seconds hold (latency), past the last one that one's.
     """
     useful = [(x, y) for x, y in points if x > 0 and y > 0]
     if not useful:
@@ -258,7 +276,7 @@ def measured(points: tuple[tuple[float, float], ...], nbytes: float) -> float:
         return useful[0][1]
     before, low = useful[place - 1]
     if place == len(useful):
-        return low * nbytes / before
+        return low
     after, high = useful[place]
     between = low * math.exp(math.log(high / low) * math.log(nbytes / before, after / before))
     return min(max(between, min(low, high)), max(low, high))  # guards against rounding
