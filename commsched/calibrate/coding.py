@@ -27,7 +27,8 @@ Clock = Callable[[Callable[[], None]], float]  # returns the s of some work
 
 LARGE, SMALL = 2**20, 2**13  # elements: a message of a large bucket, and of a small one
 SIDE, RANK = 512, 2  # shape of PowerSGD's product: a bucket as a matrix, times two columns
-# Codecs with more of such traffic hardly wait for memory: runs that are shorter by a factor do.
+# A codec whose `encode_traffic` is larger computes, and hardly waits for memory: its large run is
+# shorter by a factor, because a Bloom filter's takes 0.1 s.
 SLOW, SHORTER = 100.0, 4
 LOW = 0.01  # times the seconds per byte at SAMPLED, at least
 WINDOWS = 4  # large runs of memory that a codec uses in turn

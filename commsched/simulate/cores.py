@@ -64,11 +64,11 @@ def capacities(machine: Machine) -> Floats:
 
 
 def waits(start: Floats, end: Floats, cores: float, most: float) -> tuple[Floats, Floats]:
-    """Return moments (m,) s, and the shares of `most` s that threads have waited in until each.
+    """Return moments, and the integral until each of how long a thread waits for a core: (m,) each.
 
-    A thread that wakes up while tasks occupy all cores of a node waits until one of them ends, but
-    `most` s at the most. start, end: of the tasks, (n,) s. The second column is the integral over
-    time of the wait, as a share of `most`.
+    A thread that wakes up while tasks occupy all cores of a node waits until a core is free, but
+    `most` s at the most. start, end: of the tasks, (n,) s. The wait is counted in units of `most`,
+    so that the integral is in s; it is linear between two moments.
     """
     moments = np.concatenate([start, end])
     order = np.argsort(moments, kind="stable")

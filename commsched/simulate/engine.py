@@ -287,12 +287,13 @@ class _Simulation:
         late = self.exchanges.late(op, step, teams)
         for role, own, begins in zip(roles, ops, starts, strict=True):
             ranks, clocks = self.ranks[role], self.clocks[role]
-            key, computes = (role, step, own.name), late if self.plan.net.occupies_cores else 0.0
-            begun = np.maximum(begins, start[last[ranks]]) if computes else begins
-            ends = clocks.exchange(stream, begun, end[ranks] - saved[ranks], within, computes)
+            key = role, step, own.name
+            longer = late if self.plan.net.occupies_cores else 0.0  # beside computing
+            begun = np.maximum(begins, start[last[ranks]]) if longer else begins
+            ends = clocks.exchange(stream, begun, end[ranks] - saved[ranks], within, longer)
             begun = np.minimum(np.maximum(begins, start[last[ranks]]), ends)
             if late:
-                since = clocks.free["compute"] if computes else begun
+                since = clocks.free["compute"] if longer else begun
                 ends = ends + late * self.sharing.beside_coding(key, ranks, since)
             dispatch = np.where(awake[ranks], machine.dispatch_awake * machine.dispatch, 0.0)
             work = self.exchanges.work(op, teams, within, dispatch, ends - begun)
