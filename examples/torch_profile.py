@@ -47,4 +47,5 @@ if __name__ == "__main__":
     if COMM.rank == 0:
         profiler.export_chrome_trace(options.trace)
     if COMM.size > 1:
+        COMM.Barrier()  # no rank ends while another still writes
         torch.distributed.destroy_process_group()

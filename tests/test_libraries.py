@@ -28,6 +28,7 @@ from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.planner.search.candidates import Search
 from commsched.planner.search.problem import Problem
+from commsched.planner.search.rivals import simulated_up_to
 from commsched.schedule.check import check
 from commsched.schedule.registry import COLLECTIVES
 from commsched.schedule.text import dumps
@@ -386,4 +387,5 @@ def test_plans_of_sums_that_end_one_by_one_are_simulated_if_they_are_near(points
     where = replace(on("summit", 2, 2), native=points)
     search = Search(Request(net=net_file.load("resnet50"), machine=where))
     made = search.problem.uniform(search.problem.tensors, True)
-    assert search._near(replace(made, choices=made.choices[:3])) == pytest.approx(short)
+    some = replace(made, choices=made.choices[:3])
+    assert simulated_up_to(search.problem, some) == pytest.approx(short)

@@ -6,6 +6,7 @@ The clock is not the machine's: it goes on where a search evaluates candidates a
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
+from math import inf
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from commsched.planner.request import Request
 from commsched.planner.search import trials
 from commsched.planner.search.candidates import Search
 from commsched.planner.search.problem import Problem
+from commsched.planner.search.rivals import FAR, near_baselines
 from commsched.planner.search.timing import iteration
 from commsched.planner.search.trials import safe
 from tests.support import sampling
@@ -140,3 +142,18 @@ def test_an_interrupt_after_the_first_simulation_returns_that_plan(monkeypatch):
     monkeypatch.setattr(Search, "offer", interrupt)
     found = Work(monkeypatch).plan(REQUESTS["plain"], 20.0)
     assert len(found.plan.launches) == 1
+
+
+@pytest.mark.parametrize("name", ["shared", "lossy"])
+def test_near_baselines_are_simulated_before_the_search(name, work):
+    quick = Problem(REQUESTS[name], quick=True)
+    every = near_baselines(quick, frozenset(), inf)
+    seconds = [quick.evaluator.one(one) for one in every]
+    assert seconds == sorted(seconds)
+    assert max(len(one.choices) for one in every) > 2
+    assert near_baselines(quick, frozenset(m.name for m in quick.prices.methods), inf) == []
+    search = Search(REQUESTS[name], Deadline(1e3, work))
+    near = near_baselines(search.quick, frozenset(), search.least)
+    assert near == every[: sum(one <= FAR * search.least for one in seconds)]
+    assert near[0] in [trial.placed.candidate for trial in search.trials.all]
+    assert set(near) <= {trial.placed.candidate for trial in search.trials.all}

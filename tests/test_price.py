@@ -12,7 +12,7 @@ from commsched import shipped
 from commsched.coding.registry import CODECS
 from commsched.cost import price
 from commsched.cost.closed import FORMS, closed
-from commsched.cost.play import play
+from commsched.cost.play import moves_up_to, play
 from commsched.exchange.method import Choice, Method, resolved
 from commsched.exchange.pair import Pair
 from commsched.exchange.payload import Payload
@@ -204,7 +204,7 @@ def asked(name: str, on: Machine, numel: int = 1000) -> tuple[Schedule, Payload,
 def test_moves_are_counted_up_to_the_limit(name, ranks, limit):
     schedule = COLLECTIVES[name](flat(ranks).everyone)
     moves = sum(len(r.src) for r in schedule.rounds())
-    found = price.moves_up_to(schedule, limit)
+    found = moves_up_to(schedule, limit)
     assert found == moves if moves <= limit else limit < found <= limit + ranks
 
 

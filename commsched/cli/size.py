@@ -141,7 +141,7 @@ def _halved(count: int, times: int) -> int:
 def _played(method: "Method", machine: "Machine") -> int:
     """Count the messages of a method's schedules without a formula."""
     from commsched.cost.closed import FORMS
-    from commsched.cost.price import moves_up_to
+    from commsched.cost.play import moves_up_to
     from commsched.exchange.method import resolved
     from commsched.net.bucket import BucketSpec
 

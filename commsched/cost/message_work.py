@@ -44,8 +44,9 @@ class Works:
     that time, where a is the machine's `alone`.
     """
 
-    def __init__(self, payload: Payload | Payloads, machine: Machine) -> None:
+    def __init__(self, payload: Payload | Payloads, machine: Machine, tables: bool = True) -> None:
         self._payload = payload
+        self._tables = tables  # which serve until the next round
         self._rate = payload.rate(machine.device)
         self._alone, self._ranks = machine.alone, machine.size
         # Sums of sparse packets grow from round to round: a table would serve one round.
@@ -66,7 +67,8 @@ class Works:
     def whole(self, rnd: Round, pattern: Pattern) -> MessageWork:
         """Return the work of a whole round: receiver i is the rank that sends move i."""
         shape, rows, size = pattern.shape, rnd.rows, len(rnd.src)
-        table = self._tabled(rows, rnd, pattern) if shape.turn is not None and rows else None
+        tables = self._tables and shape.turn is not None
+        table = self._tabled(rows, rnd, pattern) if tables and rows else None
         if table is None or rows is None or shape.turn is None:
             work = self.some(rnd, pattern)
             merge = None if work.merge is None else work.merge[..., shape.back]

@@ -1,19 +1,22 @@
 """The price of a schedule, round by round: LogGP on ports, for all ranks at once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from commsched.arrays import Floats, Ints
 from commsched.cost.message_work import MessageWork, Works
-from commsched.cost.pattern import Pattern, Places, SeveralPlaces, by_turns, first_byte
+from commsched.cost.pattern import Pattern, Places, SeveralPlaces, by_turns, first_byte, once
 from commsched.exchange.payload import Payload, Payloads
 from commsched.machine.model import Group, Machine
 from commsched.schedule.rounds import Schedule
 
 CLOCKS = 2**15  # ranks of all exchanges that are played side by side: they fit the cache
+FEW = 2**10  # moves: the rounds of such a schedule are kept, 100 kB or less
+KEPT = 256  # exchanges of which a group keeps the rounds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,8 +67,58 @@ def play(
     Source: Alexandrov et al., "LogGP", SPAA 1995; per-rank clocks as in Hoefler et al.,
     "LogGOPSim", HPDC 2010.
     """
-    works, ports = Works(payload, machine), start - np.minimum(rest, machine.burst)
-    return _Play(schedule, works, Places.of(machine, group), start, ports).run()
+    places, ports = Places.of(machine, group), start - np.minimum(rest, machine.burst)
+    if moves_up_to(schedule, FEW) > FEW:
+        rounds: Iterable[_Round] = _rounds(schedule, Works(payload, machine), places)
+    else:
+        rounds = once(machine, group, _KeptRounds).of(schedule, payload)
+    return _Play(rounds, start, ports).run()
+
+
+class _Round(NamedTuple):
+    """What is played of a round."""
+
+    waits: int | None  # see `schedule.rounds.Round`
+    pattern: Pattern
+    work: MessageWork
+
+
+def _rounds(schedule: Schedule, works: Works, places: Places | SeveralPlaces) -> Iterator[_Round]:
+    for rnd in schedule.rounds():
+        pattern = places.pattern(rnd)
+        work = works.whole(rnd, pattern) if pattern.shape.whole else works.some(rnd, pattern)
+        yield _Round(rnd.waits, pattern, work)
+
+
+class _KeptRounds:
+    """The rounds of short schedules that a group has played lately."""
+
+    def __init__(self, machine: Machine, group: Group) -> None:
+        self._machine, self._group = machine, group
+        # By ids of what the values keep alive.
+        self._kept: dict[tuple[int, int], tuple[Schedule, Payload, list[_Round]]] = {}
+
+    def of(self, schedule: Schedule, payload: Payload) -> list[_Round]:
+        """Return the rounds of an exchange."""
+        key = id(schedule), id(payload)
+        if key not in self._kept:
+            if len(self._kept) == KEPT:
+                self._kept.pop(next(iter(self._kept)))
+            works = Works(payload, self._machine, tables=False)
+            rounds = [*_rounds(schedule, works, Places.of(self._machine, self._group))]
+            self._kept[key] = schedule, payload, rounds
+        return self._kept[key][2]
+
+
+@lru_cache(maxsize=4096)
+def moves_up_to(schedule: Schedule, limit: int) -> int:
+    """Count the moves of a schedule, but stop once there are more than `limit`."""
+    moves = 0
+    for rnd in schedule.rounds():
+        moves += len(rnd.src)
+        if moves > limit:
+            break
+    return moves
 
 
 def play_all(schedule: Schedule, group: Group, runs: Sequence[Run]) -> list[Played]:
@@ -89,7 +142,7 @@ def play_all(schedule: Schedule, group: Group, runs: Sequence[Run]) -> list[Play
         works = Works(Payloads([runs[i].payload for i in some]), first.machine)
         places = SeveralPlaces([runs[i].machine for i in some], group)
         start = np.stack([runs[i].start for i in some])
-        one = _Play(schedule, works, places, start, start).run()
+        one = _Play(_rounds(schedule, works, places), start, start).run()
         for i, end, sent in zip(some, one.end, one.sent, strict=True):
             found[i] = Played(end, sent, one.messages)
     return [found[i] for i in same]
@@ -123,18 +176,9 @@ class _Play:
     With several payloads each clock has a row for each of them: (payloads, p).
     """
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        works: Works,
-        places: Places | SeveralPlaces,
-        start: Floats,
-        ports: Floats,
-    ) -> None:
+    def __init__(self, rounds: Iterable[_Round], start: Floats, ports: Floats) -> None:
         self.size = start.shape[-1]
-        assert schedule.ranks == self.size
-        self.rounds = schedule.rounds
-        self.places, self.works = places, works
+        self.rounds = rounds
         self.order: Ints | None = None  # the rank of each clock; None: ranks ascend
         self.start = start
         self.kept = start  # `merged` after the rounds that a `waits` names
@@ -152,21 +196,17 @@ class _Play:
     def run(self) -> Played:
         """Play all rounds. No clock is changed in place: several may be one array."""
         pattern: Pattern | None = None
-        src = dst = None
         uses = 0
-        for number, rnd in enumerate(self.rounds()):
-            if pattern is None or rnd.src is not src or rnd.dst is not dst:
+        for number, (waits, own, work) in enumerate(self.rounds):
+            if own is not pattern:
                 self._count(pattern, uses)
-                src, dst, uses = rnd.src, rnd.dst, 0
-                pattern = self.places.pattern(rnd)
-                self._reorder(pattern.shape.order)
-                self._turn(pattern.shape.turn or 0)
+                pattern, uses = own, 0
+                self._reorder(own.shape.order)
+                self._turn(own.shape.turn or 0)
             uses += 1
-            held = self.merged if rnd.waits is None else self._held(rnd.waits, number)
-            if pattern.shape.whole:
-                self._whole(self.works.whole(rnd, pattern), pattern, held)
-            else:
-                self._some(self.works.some(rnd, pattern), pattern, held)
+            held = self.merged if waits is None else self._held(waits, number)
+            place = self._whole if own.shape.whole else self._some
+            place(work, own, held)
         self._count(pattern, uses)
         self._reorder(None)
         ports = np.stack([self.send_port, self.receive_port])

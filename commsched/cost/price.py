@@ -13,7 +13,7 @@ from commsched.arrays import Floats
 from commsched.coding.codec import Codec
 from commsched.cost.closed import closed
 from commsched.cost.pattern import once
-from commsched.cost.play import Played, Run, play_all
+from commsched.cost.play import Played, Run, moves_up_to, play_all
 from commsched.exchange.method import Choice, Method, Phase, resolved
 from commsched.exchange.pair import route
 from commsched.exchange.payload import Payload
@@ -26,6 +26,7 @@ from commsched.schedule.rounds import Schedule
 
 # Most moves that are played: 5 ms, or 20 ms if every round has its own pattern.
 LIMIT = 2**19
+SIZES = 256  # of modelled sums of a library that a machine keeps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,22 +99,15 @@ class _Route(NamedTuple):
 def exchanges(asked: Sequence[Exchange], limit: int = LIMIT) -> list[Played]:
     """Price exchanges, each alone as `exchange` does; those of one schedule are played together."""
     routes = [_route(one, limit) for one in asked]
-    played = _routed([route for route in routes if route is not None])
-    return [
-        _nothing(one.start) if route is None else next(played)
-        for one, route in zip(asked, routes, strict=True)
-    ]
+    played = _routed([route for route in routes if isinstance(route, _Route)])
+    return [next(played) if isinstance(route, _Route) else route for route in routes]
 
 
-def _nothing(start: Floats) -> Played:
-    return Played(start, np.zeros(len(start)), np.zeros(len(start), np.int64))
-
-
-def _route(asked: Exchange, limit: int) -> _Route | None:
-    """Return what to play of an exchange; None if nobody sends anything."""
+def _route(asked: Exchange, limit: int) -> _Route | Played:
+    """Return what to play of an exchange, or its costs where nothing has to be played."""
     schedule, payload, machine, group, start, rest, taken = asked
     if group.size == 1 or (not schedule.library and moves_up_to(schedule, 0) == 0):
-        return None
+        return Played(start, np.zeros(len(start)), np.zeros(len(start), np.int64))
     begin = start + machine.startup
     if not schedule.library:
         return _Route(schedule, payload, machine, group, begin, rest, limit)
@@ -121,35 +115,32 @@ def _route(asked: Exchange, limit: int) -> _Route | None:
     assert taken is not None
     if not (machine.native and group.size == machine.size):
         return _taken(taken, payload, machine, group, begin + taken.base, rest, limit)
-    counted = _taken(taken, payload, machine, group, start, 0.0, 0)
-    nbytes = _whole(payload)
     # It was measured with rested ports: what a port lacks of a burst comes later.
-    lacks = machine.burst - np.minimum(rest, machine.burst)
+    nbytes, lacks = _whole(payload), machine.burst - np.minimum(rest, machine.burst)
     late = start + np.minimum(lacks, nbytes * machine.between.per_byte)
-    size, _ = machine.native[-1]
-    known = late.max() + measured(machine.native, min(nbytes, size))
-
-    def then(played: Played) -> Played:
-        played = played if counted.then is None else counted.then(played)
-        end = known
-        if nbytes > size:  # what the algorithm's model takes more than for the largest measured sum
-            end += played.end.max() - start.max() - _modelled(taken, payload, machine, group, size)
-        return replace(played, end=np.full(len(start), end))
-
-    return counted._replace(then=then)
+    largest, _ = machine.native[-1]
+    end = late.max() + measured(machine.native, min(nbytes, largest))
+    modelled = _modelled(taken, payload, machine, group, nbytes)
+    if nbytes > largest:  # what the algorithm's model takes more than for the largest measured sum
+        least = _modelled(taken, payload, machine, group, largest)
+        end += modelled.end.max() - least.end.max()
+    return replace(modelled, end=np.full(len(start), end))
 
 
 def _modelled(
     taken: Algorithm, payload: Payload, machine: Machine, group: Group, nbytes: float
-) -> float:
-    """Return the seconds of a sum of `nbytes` bytes by a library's algorithm, as it is modelled."""
-    key = "library", taken, group, nbytes
-    if key not in machine.derived:
+) -> Played:
+    """Return the costs of a sum of `nbytes` bytes by a library's algorithm, as it is modelled."""
+    known = machine.derived.setdefault(("library", taken, group), {})
+    assert isinstance(known, dict)
+    if nbytes not in known:
+        if len(known) == SIZES:
+            known.pop(next(iter(known)))
         own = replace(payload, spec=BucketSpec.uniform(max(1, round(nbytes / 4))))
-        [played] = _routed([_taken(taken, own, machine, group, np.zeros(group.size), 0.0, 0)])
-        machine.derived[key] = float(played.end.max())
-    found = machine.derived[key]
-    assert isinstance(found, float)
+        start = np.zeros(group.size)
+        [known[nbytes]] = _routed([_taken(taken, own, machine, group, start, 0.0, 0)])
+    found = known[nbytes]
+    assert isinstance(found, Played)
     return found
 
 
@@ -250,17 +241,6 @@ def votes(machine: Machine, group: Group, start: Floats) -> Played:
 
 def _votes_alone(machine: Machine, group: Group) -> Played:
     return votes(machine, group, np.zeros(group.size))
-
-
-@lru_cache(maxsize=4096)
-def moves_up_to(schedule: Schedule, limit: int) -> int:
-    """Count the moves of a schedule, but stop once there are more than `limit`."""
-    moves = 0
-    for rnd in schedule.rounds():
-        moves += len(rnd.src)
-        if moves > limit:
-            break
-    return moves
 
 
 def measured(points: tuple[tuple[float, float], ...], nbytes: float) -> float:

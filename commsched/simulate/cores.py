@@ -96,15 +96,16 @@ def served(tasks: Tasks, capacity: float, queue: Ints | None = None) -> Floats:
     time, wants = moments[order], np.unique(demand)
     gaps = np.diff(time)
     mine = demand == wants[:, np.newaxis]
-    counts = np.cumsum(np.concatenate([mine, -1 * mine], axis=1)[:, order], axis=1)
-    if (wants @ counts <= capacity * (1 + SETTLED)).all():
+    steps = np.concatenate([mine, -1 * mine], axis=1)[:, order]
+    crowd = _Crowd(wants, np.cumsum(steps, axis=1)[:, :-1], capacity)
+    if crowd.fits:
         return end
     found, queue = end.copy(), np.arange(len(start)) if queue is None else queue
+    share = crowd.share
     for kind, want in enumerate(wants.tolist()):
-        more = counts + (wants == want)[:, np.newaxis]
         inside, beyond = (  # service of such a task up to each moment, as one of those and besides
-            np.append(0.0, np.cumsum(np.minimum(_share(wants, some, capacity) / want, 1.0) * gaps))
-            for some in (counts[:, :-1], more[:, :-1])
+            np.append(0.0, np.cumsum(np.minimum(cores / want, 1.0) * gaps))
+            for cores in (share, crowd.share_of_another(kind))
         )
         _, first, number, length = np.unique(
             queue[mine[kind]], return_index=True, return_inverse=True, return_counts=True
@@ -139,17 +140,35 @@ def served_beside(tasks: Tasks, short: Tasks, capacity: float, queue: Ints | Non
     return end[:count]
 
 
-def _share(wants: Floats, counts: Ints, capacity: float) -> Floats:
-    """Return the cores that a task may have at each moment, (moments,); inf: what it wants.
+class _Crowd:
+    """The tasks that are under way between moments, and what the cores leave for each.
 
-    wants: ascending demands, (kinds,); counts: tasks of each, (kinds, moments).
+    wants: ascending demands, (kinds,); counts: tasks of each, (kinds, moments). Tasks of the least
+    demands have what they want, the others share the rest equally. Of all ways to say how many have
+    what they want, the right one gives the others the most.
     """
-    asked = wants[:-1, np.newaxis] * counts[:-1]  # by those that want less than each kind
-    full = np.full(counts.shape[1], capacity)
-    rest = np.subtract.accumulate(np.vstack([full, asked]), axis=0)
-    others = np.subtract.accumulate(np.vstack([counts.sum(axis=0), counts[:-1]]), axis=0)
-    equal = rest / np.maximum(others, 1)
-    short = (equal < wants[:, np.newaxis]) & (others > 0)
-    first = short.argmax(axis=0), np.arange(counts.shape[1])
-    found: Floats = np.where(short[first], equal[first], np.inf)
-    return found
+
+    def __init__(self, wants: Floats, counts: Ints, capacity: float) -> None:
+        self._wants = wants
+        self._rest = np.full(counts.shape, capacity)  # cores that tasks of lesser demands leave
+        self._others = np.empty(counts.shape)  # tasks of each demand and of greater ones
+        rest, others = self._rest[:1], counts.sum(axis=0)
+        for kind, want in enumerate(wants.tolist()):
+            self._rest[kind], self._others[kind] = rest, others
+            rest, others = rest - want * counts[kind], others - counts[kind]
+        self.fits = bool((rest >= -capacity * SETTLED).all())  # whether all have what they want
+
+    @property
+    def share(self) -> Floats:
+        """The cores that a task may have between moments, (moments,)."""
+        found: Floats = (self._rest / np.maximum(self._others, 1)).max(axis=0)
+        return found
+
+    def share_of_another(self, kind: int) -> Floats:
+        """Return the cores that one more task of a demand could have, (moments,)."""
+        above = kind + 1
+        found: Floats = (self._rest[:above] / (self._others[:above] + 1)).max(axis=0)
+        if above < len(self._wants):
+            rest, others = self._rest[above:] - self._wants[kind], self._others[above:]
+            found = np.maximum(found, (rest / np.maximum(others, 1)).max(axis=0))
+        return found

@@ -8,7 +8,6 @@ import numpy as np
 from commsched.arrays import Floats, Ints
 from commsched.cost import price
 from commsched.errors import CommschedError
-from commsched.exchange.registry import method_at
 from commsched.kernels import random
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op, Role
@@ -38,14 +37,13 @@ class _Simulation:
         self,
         plan: Plan,
         decisions: Mapping[str, float],
-        limit: int,
+        exchanges: ExchangeCosts,
         sharing: CoreSharing,
-        known: Known | None,
-        coded: dict[tuple[int, str], float],
     ) -> None:
         self.plan = plan
         self.decisions = decisions
-        self.exchanges = ExchangeCosts(plan, decisions, limit, known, coded)
+        self.exchanges = exchanges
+        exchanges.plan = plan
         self.strategy = STRATEGIES[plan.strategy]
         self.placed: list[Placed] = []
         self.ends: dict[Key, Placed] = {}  # what has been placed
@@ -231,8 +229,8 @@ class _Simulation:
         """Seconds of the parts of an operation, without jitter, and whether it gathers a bucket."""
         if op.launch < 0:
             return 0.0, False
-        plan, launch = self.plan, self.plan.launches[op.launch]
-        method = str(step) if self.decisions else method_at(launch.method, step).name
+        plan = self.plan
+        method = self.exchanges.method(op, step)
         key = op.kind, op.launch, op.phase, op.root, op.alone, method
         if key not in self.coding:
             numel, phase = values_of(plan, op.launch), self.exchanges.phase(op, step)
@@ -278,27 +276,24 @@ class _Simulation:
             lasts = end[teams.ranks] - start[teams.ranks].max(axis=1, keepdims=True)
             less = self.waking.saved(np.maximum(lasts, 0.0), self.waking.startup)
             saved[teams.ranks] = less * awake[teams.ranks].all(axis=1, keepdims=True)
-        within = 0.0
-        if op.kind is Kind.EXCHANGE:
-            within = self.exchanges.phase(op, step).within_seconds(machine.device)
         rows = np.arange(len(teams.ranks))
         latest = teams.ranks[rows, start[teams.ranks].argmax(axis=1)]
         last[teams.ranks] = latest[:, np.newaxis]
-        late = self.exchanges.late(op, step, teams)
+        work = self.exchanges.own(op, step, teams)
         for role, own, begins in zip(roles, ops, starts, strict=True):
             ranks, clocks = self.ranks[role], self.clocks[role]
             key = role, step, own.name
-            longer = late if self.plan.net.occupies_cores else 0.0  # beside computing
+            longer = work.late if self.plan.net.occupies_cores else 0.0  # beside computing
             begun = np.maximum(begins, start[last[ranks]]) if longer else begins
-            ends = clocks.exchange(stream, begun, end[ranks] - saved[ranks], within, longer)
+            ends = clocks.exchange(stream, begun, end[ranks] - saved[ranks], work.within, longer)
             begun = np.minimum(np.maximum(begins, start[last[ranks]]), ends)
-            if late:
+            if work.late:
                 since = clocks.free["compute"] if longer else begun
-                ends = ends + late * self.sharing.beside_coding(key, ranks, since)
+                ends = ends + work.late * self.sharing.beside_coding(key, ranks, since)
             dispatch = np.where(awake[ranks], machine.dispatch_awake * machine.dispatch, 0.0)
-            work = self.exchanges.work(op, teams, within, dispatch, ends - begun)
-            lasts = np.maximum(ends - begun, work)
-            demand = round(work.sum() / lasts.sum() / GRAIN) * GRAIN if work.any() else 0.0
+            taken = self.exchanges.work(work, teams, dispatch, ends - begun)
+            lasts = np.maximum(ends - begun, taken)
+            demand = round(taken.sum() / lasts.sum() / GRAIN) * GRAIN if taken.any() else 0.0
             ends = begun + self.sharing.seconds(key, stream, begun, lasts, demand)
             self.sharing.dispatched.append((role, np.where(awake[ranks], np.nan, begun)))
             clocks.free[stream] = ends
@@ -334,11 +329,10 @@ def simulate(
     changes = {step: other for step, other in (changes or {}).items() if 0 < step < steps}
     assert known is None or not changes
 
-    coded: dict[tuple[int, str], float] = {}
+    costs = ExchangeCosts(plan, decisions or {}, min(price.LIMIT, share), known)
 
     def placed(sharing: CoreSharing, progress: Progress | None) -> _Simulation:
-        limit = min(price.LIMIT, share)
-        simulation = _Simulation(plan, decisions or {}, limit, sharing, known, coded)
+        simulation = _Simulation(plan, decisions or {}, costs, sharing)
         for step in range(steps):
             if step in changes:
                 simulation.follow(changes[step], step)

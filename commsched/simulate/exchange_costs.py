@@ -1,6 +1,7 @@
 """What a plan's exchanges cost as each rank begins them; equal ones are played once."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +29,16 @@ SAME = 1e-11  # s: starts that differ less count as equal when an exchange is lo
 Known = dict[tuple[object, ...], tuple[Floats, Floats]]
 
 
+class OwnWork(NamedTuple):
+    """What an exchange takes of a rank beside messages, s."""
+
+    coded: float  # to encode, add and decode at its hops
+    within: float  # to sum pieces
+    late: float  # to wait for a core with each message, if the cores are busy all the while
+
+
 class ExchangeCosts:
-    """Seconds and bytes of exchanges, and what they take of the cores."""
+    """Seconds and bytes of exchanges, and what they take of the cores, for all placements."""
 
     def __init__(
         self,
@@ -37,54 +46,54 @@ class ExchangeCosts:
         decisions: Mapping[str, float],
         limit: int,
         known: Known | None,
-        coded: dict[tuple[int, str], float],
     ) -> None:
         self.plan = plan
         self._decisions = decisions
         self._limit = limit
         self._known = known
-        self._coded = coded  # s, of an exchange's coding, by plan and operation
+        self._own: dict[tuple[object, ...], OwnWork] = {}
         self._of_team: dict[object, Exchanged] = {}  # of one team, where several are alike
 
     def phase(self, op: Op, step: int) -> Phase:
         """Return the phase of an exchange, as decided or expected."""
         return decided_phase(self.plan, op, step, self._decisions)
 
-    def late(self, op: Op, step: int, teams: ExchangeTeams) -> float:
-        """Return how much longer an exchange lasts on ranks whose cores are busy all the while, s.
+    def method(self, op: Op, step: int) -> str:
+        """Return what tells the phases of an operation in one step from those in others."""
+        if self._decisions or op.launch < 0:
+            return str(step)
+        return method_at(self.plan.launches[op.launch].method, step).name
 
-        Each message of its longest chain waits until the thread that receives it has a core.
-        """
+    def own(self, op: Op, step: int, teams: ExchangeTeams) -> OwnWork:
+        """Return what an exchange takes of each rank beside messages."""
+        key = id(self.plan), op.name, self.method(op, step)
+        if key not in self._own:
+            self._own[key] = self._own_work(op, step, teams)
+        return self._own[key]
+
+    def _own_work(self, op: Op, step: int, teams: ExchangeTeams) -> OwnWork:
         machine = self.plan.machine
-        if not machine.wakeup:
-            return 0.0
+        coded = makeups(self.plan, [op])[op.name].coded if machine.cores else 0.0
         phase = voting(teams.first, lambda _: 0.0) if op.kind is Kind.DECIDE else None
+        within = 0.0 if phase else self.phase(op, step).within_seconds(machine.device)
+        if not machine.wakeup:
+            return OwnWork(coded, within, 0.0)
         phase = phase or self.phase(op, step)
-        schedule, payload = phase.schedule, phase.payload
-        return machine.wakeup * messages_in_turn(schedule, payload, machine, teams.first)
+        messages = messages_in_turn(phase.schedule, phase.payload, machine, teams.first)
+        return OwnWork(coded, within, machine.wakeup * messages)
 
-    def work(
-        self,
-        op: Op,
-        teams: ExchangeTeams,
-        within: float,
-        dispatch: Floats,
-        seconds: Floats,
-    ) -> Floats:
+    def work(self, own: OwnWork, teams: ExchangeTeams, dispatch: Floats, seconds: Floats) -> Floats:
         """Return for how long an exchange of some seconds needs a rank's share of the cores, s.
 
-        within: those of its seconds in which it sums pieces. dispatch: seconds of processor time
-        that its own thread takes besides; it polls as long as the exchange lasts. (ranks,) each.
+        dispatch: seconds of processor time that its own thread takes besides; it polls as long as
+        the exchange lasts. (ranks,) each.
         """
         machine = self.plan.machine
-        apart = len(set(np.array(machine.node_of_rank)[teams.ranks[0]].tolist())) > 1
-        busy = (machine.between if apart else machine.inside).busy
         if not machine.cores:
             return np.zeros_like(seconds)
-        key = id(self.plan), op.name
-        if key not in self._coded:
-            self._coded[key] = makeups(self.plan, [op])[op.name].coded
-        work = processor_seconds(seconds, self._coded[key] + within, machine, busy) + dispatch
+        apart = len(set(np.array(machine.node_of_rank)[teams.ranks[0]].tolist())) > 1
+        busy = (machine.between if apart else machine.inside).busy
+        work = processor_seconds(seconds, own.coded + own.within, machine, busy) + dispatch
         return np.where(seconds > 0.0, work / machine.alone, 0.0)
 
     def played(

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from commsched.cost import price
 from commsched.cost.alongside import alongside
+from commsched.cost.play import moves_up_to
 from commsched.exchange.method import Phase
 from commsched.exchange.registry import find_method
 from commsched.machine.model import Group, Machine
@@ -92,7 +93,7 @@ def exchanged(
     payload, schedule, count = phase.payload, phase.schedule, len(start)
     whole = count == 1 or not (teams.apart or schedule.library)
     most = limit // count
-    if whole and (count == 1 or price.moves_up_to(schedule, most) <= most):
+    if whole and (count == 1 or moves_up_to(schedule, most) <= most):
         group = teams.first if count == 1 else teams.everyone
         schedule = schedule if count == 1 else side_by_side(schedule, count)
         played = price.exchange(

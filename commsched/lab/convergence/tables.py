@@ -126,7 +126,7 @@ TABLES = {
         stages=2,
         only=(*PROMISED, "zen", "local-greedy", "1f1b"),
         tries=1,
-        seeds=1,
+        seeds=3,
         looked_up="embedding.bytes.weight",
     ),
 }

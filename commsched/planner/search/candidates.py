@@ -3,10 +3,10 @@
 The first candidate comes from closed forms at once. Then follow dynamic programming over bucket
 boundaries in two orders, improvement by single changes, and all baselines; small instances are
 solved exactly. The best few candidates are simulated and the fastest wins, so that the plan is
-never slower than a baseline. A search with a time limit simulates dense plans and the first
-candidate before, keeps time for its last simulations, and returns only what it has simulated. If
-the machine file records held-out errors, the search picks, among candidates of similar predicted
-time, the one least sensitive to them.
+never slower than a baseline. A search with a time limit simulates dense plans, the first
+candidate and near baselines before, keeps time for its last simulations, and returns only what it
+has simulated. If the machine file records held-out errors, the search picks, among candidates of
+similar predicted time, the one least sensitive to them.
 """
 
 from collections.abc import Iterator
@@ -19,15 +19,24 @@ from commsched.exchange.pair import LIBRARY
 from commsched.machine.trust import alike
 from commsched.planner.deadline import Deadline, OutOfTime
 from commsched.planner.request import Request
-from commsched.planner.search.curve import LINEAR
 from commsched.planner.search.dynamic import boundaries
-from commsched.planner.search.exact import MOST, UNITS, bounds, exact, size
+from commsched.planner.search.exact import MOST, UNITS, exact, size
 from commsched.planner.search.fit_memory import fit_memory
 from commsched.planner.search.improve import GAIN, SAME, improved, tidied
 from commsched.planner.search.order import by_priority
 from commsched.planner.search.prices import PriceTables
 from commsched.planner.search.problem import BASELINES, NO_SEARCH, Narrower, Placed, Problem
 from commsched.planner.search.risk import Risk
+from commsched.planner.search.rivals import (
+    LONG,
+    MANY,
+    NEAR,
+    WHOLE,
+    far,
+    hopeless,
+    near_baselines,
+    simulated_up_to,
+)
 from commsched.planner.search.shortlist import Shortlist
 from commsched.planner.search.trials import Trial, Trials, safe
 from commsched.planner.space import Candidate, MethodChoice, Unit, bucket
@@ -35,14 +44,9 @@ from commsched.simulate.exchange_costs import Known
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)  # buckets of the first plans
 FINAL = 3  # candidates that are simulated
-NEAR = 1.05  # times the shortest simulated iteration: baselines up to there are simulated too
-FAR = 1.3  # times our iteration by closed forms, which err by up to 15 %
 ROUNDS = 3  # of reordering
 FINE = 1e-6  # share that a change has to save where a baseline is ahead
 IDEAL = 1e-6  # share of the floor that a simulated iteration may be above it
-LONG = 256  # launches: longer plans are not improved by single changes
-WHOLE = ("espresso",)  # baselines that try methods for one whole tensor after the other
-MANY = 64  # launches: of such plans only the first is simulated
 
 
 class Search:
@@ -71,6 +75,7 @@ class Search:
         self.floor = self.quick.clock.floor(request.net.numel)
         self.simulated: tuple[Candidate | None, float] = None, 0.0  # the last leader, and its s
         self.early: list[Trial] = []  # simulated before the search, if it has a time limit
+        self.untried: list[Placed] = []  # baselines that would have taken too long then
         self.reserve = 0.0  # s for the last simulations
         self._searching = False
         held_out = alike(request.machine, request.net.occupies_cores)
@@ -90,6 +95,12 @@ class Search:
                 for candidate in known:
                     if self._affords(candidate):
                         self._try_early(candidate)
+                rivals = near_baselines(self.quick, self.narrower.methods, self.least)
+                for candidate in rivals if self.request.bucket is None else ():
+                    if self.trials.affords_early(len(candidate.choices)):
+                        self._try_early(candidate)
+                    else:
+                        self.untried.append(Placed(self.quick, candidate))
         except KeyboardInterrupt:
             if not (self.found or self.early):
                 raise
@@ -194,14 +205,14 @@ class Search:
         for name in BASELINES:
             if self.done():
                 return
-            if name in WHOLE and self._hopeless():
+            if name in WHOLE and hopeless(self.problem, self.least):
                 continue
             try:
                 candidate = self.problem.within(BASELINES[name](self.problem))
             except CommschedError:
                 continue  # it needs a codec that is not allowed
             asked = Placed(self.problem, candidate).names <= self.narrower.methods
-            if asked or self._far(candidate):
+            if asked or far(self.problem, candidate, self.leader):
                 continue
             self.rivals.append((self.problem.evaluator.one(candidate), candidate))
             self.offer(candidate, name)
@@ -228,26 +239,6 @@ class Search:
         found = [c for _, c in self.found if len(c.choices) <= LONG]
         first = min(found, key=careful.evaluator.one, default=self.leader)
         self.offer(tidied(careful, improved(careful, first, self.over)), "careful")
-
-    def _hopeless(self) -> bool:
-        """Whether many whole tensors, one by one, are far behind by any methods."""
-        made = self.problem.tensors
-        if len(made) <= LONG:
-            return False
-        (least,) = bounds(self.problem, [made], self.problem.early).tolist()
-        return bool(least > NEAR * self.least)
-
-    def _far(self, candidate: Candidate) -> bool:
-        """Whether closed forms alone put a baseline far behind: its methods are not played then."""
-        new = {choice.method for choice in candidate.choices} - set(self.problem.prices.free)
-        if not new:
-            return False
-        both = candidate, self.leader
-        methods = self.problem.prices.methods
-        used = {c.method: methods[c.method] for one in both for c in one.choices}
-        rough = self.problem.rough(used.values())
-        theirs, ours = (rough.evaluator.one(rough.moved(one, self.problem)) for one in both)
-        return theirs > FAR * ours
 
     def _search(self) -> None:
         """Boundaries and improvement in backward order, then in the order of the best plan."""
@@ -297,20 +288,6 @@ class Search:
         if "overlap" in self.request.params:
             return
         self._improve(replace(self.leader, late=not self.leader.late))
-
-    def _near(self, candidate: Candidate) -> float:
-        """How far above the best a baseline is simulated all the same.
-
-        A measured all-reduce of the library ends on all ranks together, so that its evaluation is
-        exact but for its curve; other exchanges may end early on some ranks.
-        """
-        library = self.problem.named(LIBRARY)
-        if any(choice.method != library for choice in candidate.choices):
-            return NEAR
-        long = len(candidate.choices) > LONG
-        if self.request.machine.native:
-            return 1.0 if long else 1.0 + 2 * LINEAR
-        return 1.0 + 2 * LINEAR if long else NEAR
 
     def _affords(self, candidate: Candidate) -> bool:
         return self.trials.affords(len(candidate.choices))
@@ -380,14 +357,21 @@ class Search:
             if new and self._affords(candidate):
                 timed.append(self._timed(candidate))
 
-        for candidate in self._finalists():
+        first, *others = self._finalists()
+        time(first)
+        for placed in () if self.rivals else self.untried:
+            ahead = placed.problem.evaluator.one(placed.candidate) <= self.least
+            if ahead and self._affords(placed.candidate):
+                timed.append(self._trial(placed))
+        for candidate in others:
             time(candidate)
         reach = min(trial.seconds for trial in timed) * self._play
         for seconds, candidate in self.rivals:
-            if seconds <= self._near(candidate) * reach:
+            if seconds <= simulated_up_to(self.problem, candidate) * reach:
                 time(candidate)
         rivals = [Placed(self.problem, candidate) for _, candidate in self.rivals]
         rivals += [t.placed for t in self.early if t.placed.candidate is not self.first]
+        rivals += self.untried
         shortest = min(trial.seconds for trial in timed)
         baseline = min([t.seconds for t in timed if t.placed in rivals], default=np.inf)
         limit = min(shortest * self._play, max(baseline, shortest)) * (1 + SAME)

@@ -11,7 +11,7 @@ from commsched.planner.space import Candidate
 from commsched.simulate.exchange_costs import Known
 
 LAST = 6  # simulations at the end of a search for which time is put aside
-SPARE = 0.25  # share of the time limit that more than one of them may take
+SPARE = 0.25  # share of the time limit that more than one of them, or those before, may take
 
 
 class Trial(NamedTuple):
@@ -52,6 +52,11 @@ class Trials:
     def affords(self, launches: int, count: int = 1) -> bool:
         """Tell whether `count` more simulations end in time."""
         return count * self.expected(launches) <= self.deadline.left()
+
+    def affords_early(self, launches: int) -> bool:
+        """Tell whether one more simulation leaves most of the time to the search."""
+        limit = self.deadline.limit or inf
+        return self.expected(launches) <= self.deadline.left() - (1.0 - SPARE) * limit
 
     def reserve(self, launches: int) -> float:
         """Seconds for the last simulations of a search: of one, and of more if they are short."""

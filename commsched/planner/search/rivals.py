@@ -1,0 +1,69 @@
+"""Which baselines a search has to simulate: those that its own plan is not far ahead of."""
+
+from commsched.errors import CommschedError
+from commsched.exchange.pair import LIBRARY
+from commsched.planner.search.curve import LINEAR
+from commsched.planner.search.exact import bounds
+from commsched.planner.search.problem import BASELINES, Placed, Problem
+from commsched.planner.space import Candidate
+
+NEAR = 1.05  # times the shortest simulated iteration: baselines up to there are simulated too
+FAR = 1.3  # times our iteration by closed forms, which err by up to 15 %
+LONG = 256  # launches: longer plans are not improved by single changes
+MANY = 64  # launches: of longer plans only the first is simulated
+WHOLE = ("espresso",)  # baselines that try methods for one whole tensor after the other
+
+
+def near_baselines(quick: Problem, asked: frozenset[str], least: float) -> list[Candidate]:
+    """Return short baselines that closed forms do not put far behind, the best first.
+
+    asked: methods among which baselines are known. least: s of our iteration by closed forms.
+    """
+    if least <= quick.clock.floor(quick.request.net.numel):
+        return []
+    found: dict[Candidate, float] = {}
+    for name, baseline in BASELINES.items():
+        if name in WHOLE and len(quick.tensors) > MANY:
+            continue
+        try:
+            candidate = quick.within(baseline(quick))
+        except CommschedError:
+            continue  # it needs a codec that is not allowed
+        if len(candidate.choices) <= MANY and not Placed(quick, candidate).names <= asked:
+            found[candidate] = quick.evaluator.one(candidate)
+    return sorted((one for one in found if found[one] <= FAR * least), key=found.__getitem__)
+
+
+def hopeless(problem: Problem, least: float) -> bool:
+    """Tell whether many whole tensors, one by one, are far behind `least` s by any methods."""
+    made = problem.tensors
+    if len(made) <= LONG:
+        return False
+    (bound,) = bounds(problem, [made], problem.early).tolist()
+    return bool(bound > NEAR * least)
+
+
+def far(problem: Problem, candidate: Candidate, ours: Candidate) -> bool:
+    """Tell whether closed forms put a baseline far behind: its methods are not played then."""
+    if {choice.method for choice in candidate.choices} <= set(problem.prices.free):
+        return False
+    both, methods = (candidate, ours), problem.prices.methods
+    used = {choice.method: methods[choice.method] for one in both for choice in one.choices}
+    rough = problem.rough(used.values())
+    theirs, own = (rough.evaluator.one(rough.moved(one, problem)) for one in both)
+    return theirs > FAR * own
+
+
+def simulated_up_to(problem: Problem, candidate: Candidate) -> float:
+    """Return how many times the best iteration a baseline's may be, and it is still simulated.
+
+    A measured all-reduce of the library ends on all ranks together, so that its evaluation is
+    exact but for its curve; other exchanges may end early on some ranks.
+    """
+    library = problem.named(LIBRARY)
+    if any(choice.method != library for choice in candidate.choices):
+        return NEAR
+    long = len(candidate.choices) > LONG
+    if problem.request.machine.native:
+        return 1.0 if long else 1.0 + 2 * LINEAR
+    return 1.0 + 2 * LINEAR if long else NEAR
