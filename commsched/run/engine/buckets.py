@@ -12,13 +12,11 @@ from commsched.coding.codec import State
 from commsched.errors import CommschedError, NotFiniteError
 from commsched.exchange import rows
 from commsched.exchange.endpoint import Endpoint, ReducingEndpoint, open_endpoint
-from commsched.exchange.lists import left
 from commsched.exchange.method import Choice, Phase
 from commsched.exchange.registry import find_method, phases_of
 from commsched.exchange.sharded import shard_of
 from commsched.exchange.state import kept_of, restore
 from commsched.exchange.vote import voting
-from commsched.kernels.accumulate import ADD, put
 from commsched.kernels.finite import finite
 from commsched.kernels.hashing import index_sets
 from commsched.kernels.merge import Listed
@@ -41,6 +39,7 @@ from commsched.program.parts import (
 from commsched.program.phases import phase_of
 from commsched.program.registry import STRATEGIES
 from commsched.run.engine.device_queue import DeviceQueue
+from commsched.run.engine.filling import not_finite, take_over, take_rows
 from commsched.run.engine.spare_memory import SpareMemory
 from commsched.run.engine.watched_losses import WatchedLosses
 from commsched.run.engine.worker import Roles, put_back
@@ -149,23 +148,24 @@ class Buckets:
             action(step, op)
 
     def _gather(self, step: int, op: Op) -> None:
-        launch, state = op.launch, self.states[op.launch]
+        plan, launch, state = self._plan, op.launch, self.states[op.launch]
         state["step"] = step
         own = self._borrow(launch) if launch in self._sharded else None
-        if self._plan.launches[launch].payload == "parameter":
+        if plan.launches[launch].payload == "parameter":
             assert self._parameters is not None
             self._parameters.parameters(step, launch, state["gradient"])
         else:
-            self._take_rows(launch)
+            parts: dict[int, rows.Part] = state.pop("rows", None) or self.rows_of(launch)
+            take_rows(plan, launch, state, parts)
             self._worker.gradient(step, launch, state["gradient"])
-            self._take_over(launch, state["gradient"])
-        if self._plan.launches[launch].payload == "activation":
+            take_over(plan, launch, self.states)
+        if plan.launches[launch].payload == "activation":
             return  # what is not finite shows in the gradients
         held = state["list" if "list" in state else "gradient"]
         values = held.values if "list" in state else held if own is None else held[own]
         if not finite(values):
             if not self.skips_overflow:
-                raise NotFiniteError(self._broken(step, launch, own))
+                raise NotFiniteError(not_finite(plan, step, launch, state, own))
             self.overflows.add(step)
             values.fill(0)
         if self.observer is not None:
@@ -188,48 +188,6 @@ class Buckets:
             self.states[launch]["gradient"] = self._module.empty(0, np.float32)
             del self._endpoints[launch, Kind.ENCODE, 0]
             self.spare.give_back(self._lent.pop(launch))
-
-    def _take_rows(self, launch: int) -> None:
-        """Put rows that were handed over into the bucket: as a list if the method takes lists."""
-        state, own = self.states[launch], self._plan.launches[launch]
-        state.pop("list", None)
-        parts: dict[int, rows.Part] = state.pop("rows", None) or self.rows_of(launch)
-        if not parts:
-            return
-        if find_method(own.method).takes_lists(self._plan.group(own)):
-            places = [here for *_, here in own.places]
-            state["list"] = rows.as_list(parts, state["gradient"], places)
-        else:
-            rows.write(parts, state["gradient"])
-
-    def _take_over(self, launch: int, gradient: Array) -> None:
-        """Add what the launches that this one replaces have kept of their gradients."""
-        own = self._plan.launches[launch]
-        if not own.since:
-            return
-        for old, state in zip(self._plan.launches, self.states, strict=True):
-            before = old.payload == own.payload and old.since < own.since
-            kept = "lost" in state and find_method(old.method).keeps
-            if before and kept and old.pieces == own.pieces:
-                put(state.pop("lost"), gradient, ADD)
-
-    def _broken(self, step: int, launch: int, own: slice | None) -> str:
-        """Name the tensor whose values are not finite, before a codec drops or hides them."""
-        state = self.states[launch]
-        if "list" in state:
-            left(state, Listed(*state.pop("list")))
-        values = on_host(state["gradient"])
-        first, stop, _ = (own or slice(None)).indices(len(values))
-        at = first + int(np.flatnonzero(~np.isfinite(values[first:stop]))[0])
-        pieces = self._plan.launches[launch].pieces
-        ends = np.cumsum([stop - start for _, start, stop in pieces])
-        name, _, stop = pieces[int(np.searchsorted(ends, at, side="right"))]
-        place = stop - int(ends[ends > at][0]) + at
-        what = self._plan.launches[launch].payload
-        return (
-            f"step {step}: the {what} of tensor {name!r} has {values[at]} at element {place};"
-            " only finite numbers can be summed"
-        )
 
     def _take(self, step: int, op: Op) -> None:
         self._open(op, self._phase(op), self.states[op.launch])
