@@ -67,6 +67,7 @@ def play(
     Source: Alexandrov et al., "LogGP", SPAA 1995; per-rank clocks as in Hoefler et al.,
     "LogGOPSim", HPDC 2010.
     """
+    assert schedule.ranks == len(start)
     places, ports = Places.of(machine, group), start - np.minimum(rest, machine.burst)
     if moves_up_to(schedule, FEW) > FEW:
         rounds: Iterable[_Round] = _rounds(schedule, Works(payload, machine), places)
