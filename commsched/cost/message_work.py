@@ -46,7 +46,7 @@ class Works:
 
     def __init__(self, payload: Payload | Payloads, machine: Machine, tables: bool = True) -> None:
         self._payload = payload
-        self._tables = tables  # which serve until the next round
+        self._tables = tables  # whether to look work up in tables: it holds until the next round
         self._rate = payload.rate(machine.device)
         self._alone, self._ranks = machine.alone, machine.size
         # Sums of sparse packets grow from round to round: a table would serve one round.

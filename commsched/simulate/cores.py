@@ -144,8 +144,8 @@ class _Crowd:
     """The tasks that are under way between moments, and what the cores leave for each.
 
     wants: ascending demands, (kinds,); counts: tasks of each, (kinds, moments). Tasks of the least
-    demands have what they want, the others share the rest equally. Of all ways to say how many have
-    what they want, the right one gives the others the most.
+    demands have what they want, the others share the rest equally. If too many or too few are taken
+    to have what they want, an equal share is smaller; so the largest is the right one.
     """
 
     def __init__(self, wants: Floats, counts: Ints, capacity: float) -> None:

@@ -359,7 +359,8 @@ class Search:
 
         first, *others = self._finalists()
         time(first)
-        for placed in () if self.rivals else self.untried:
+        untried = [] if self.rivals else self.untried  # the search has not come to baselines
+        for placed in untried:
             ahead = placed.problem.evaluator.one(placed.candidate) <= self.least
             if ahead and self._affords(placed.candidate):
                 timed.append(self._trial(placed))
