@@ -11,10 +11,10 @@ similar predicted time, the one least sensitive to them.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 
-from commsched.errors import CommschedError
 from commsched.exchange.pair import LIBRARY
 from commsched.machine.trust import alike
 from commsched.planner.deadline import Deadline, OutOfTime
@@ -32,6 +32,7 @@ from commsched.planner.search.rivals import (
     MANY,
     NEAR,
     WHOLE,
+    baselines,
     far,
     hopeless,
     near_baselines,
@@ -202,21 +203,17 @@ class Search:
     def _baselines(self) -> None:
         """Ask the other planners, and improve on a better one."""
         before, ours = self.least, self.leader
-        for name in BASELINES:
-            if self.done():
-                return
-            if name in WHOLE and hopeless(self.problem, self.least):
-                continue
-            try:
-                candidate = self.problem.within(BASELINES[name](self.problem))
-            except CommschedError:
-                continue  # it needs a codec that is not allowed
-            asked = Placed(self.problem, candidate).names <= self.narrower.methods
-            if asked or far(self.problem, candidate, self.leader):
+        names = (
+            name
+            for name in takewhile(lambda _: not self.done(), BASELINES)
+            if not (name in WHOLE and hopeless(self.problem, self.least))
+        )
+        for name, candidate in baselines(self.problem, names, self.narrower.methods):
+            if far(self.problem, candidate, self.leader):
                 continue
             self.rivals.append((self.problem.evaluator.one(candidate), candidate))
             self.offer(candidate, name)
-        if self.least < before * (1 - SAME):
+        if self.least < before * (1 - SAME) and not self.done():
             self._improve(ours, gain=FINE)
             self._improve(tidied(self.problem, self.leader))
 

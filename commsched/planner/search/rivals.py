@@ -1,5 +1,7 @@
 """Which baselines a search has to simulate: those that its own plan is not far ahead of."""
 
+from collections.abc import Iterable, Iterator
+
 from commsched.errors import CommschedError
 from commsched.exchange.pair import LIBRARY
 from commsched.planner.search.curve import LINEAR
@@ -14,23 +16,29 @@ MANY = 64  # launches: of longer plans only the first is simulated
 WHOLE = ("espresso",)  # baselines that try methods for one whole tensor after the other
 
 
+def baselines(
+    problem: Problem, names: Iterable[str], asked: frozenset[str]
+) -> Iterator[tuple[str, Candidate]]:
+    """Yield baselines by name, but for those by methods among which they were `asked` already."""
+    for name in names:
+        try:
+            candidate = problem.within(BASELINES[name](problem))
+        except CommschedError:
+            continue  # it needs a codec that is not allowed
+        if not Placed(problem, candidate).names <= asked:
+            yield name, candidate
+
+
 def near_baselines(quick: Problem, asked: frozenset[str], least: float) -> list[Candidate]:
     """Return short baselines that closed forms do not put far behind, the best first.
 
-    asked: methods among which baselines are known. least: s of our iteration by closed forms.
+    asked: see `baselines`. least: s of our iteration by closed forms.
     """
     if least <= quick.clock.floor(quick.request.net.numel):
         return []
-    found: dict[Candidate, float] = {}
-    for name, baseline in BASELINES.items():
-        if name in WHOLE and len(quick.tensors) > MANY:
-            continue
-        try:
-            candidate = quick.within(baseline(quick))
-        except CommschedError:
-            continue  # it needs a codec that is not allowed
-        if len(candidate.choices) <= MANY and not Placed(quick, candidate).names <= asked:
-            found[candidate] = quick.evaluator.one(candidate)
+    names = (name for name in BASELINES if name not in WHOLE or len(quick.tensors) <= MANY)
+    short = (one for _, one in baselines(quick, names, asked) if len(one.choices) <= MANY)
+    found = {one: quick.evaluator.one(one) for one in short}
     return sorted((one for one in found if found[one] <= FAR * least), key=found.__getitem__)
 
 
