@@ -21,7 +21,8 @@ def test_spinning_takes_processor_time_of_this_thread(seconds):
 
 
 def test_what_is_done_between_layers_is_no_part_of_their_time():
-    begun, core = time.thread_time(), Core()
+    core = Core()
+    begun = time.thread_time()
     core.spin(0.01)
     while time.thread_time() - begun < 0.02:  # a record that takes long
         pass
@@ -30,7 +31,7 @@ def test_what_is_done_between_layers_is_no_part_of_their_time():
     assert 0.04 - LATER <= between - begun < 0.05
     core.begin()
     core.spin(0.01)
-    assert time.thread_time() - between >= 0.01
+    assert time.thread_time() - between >= 0.01 - LATER
 
 
 def test_a_net_measured_on_a_processor_occupies_cores():

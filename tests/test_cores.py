@@ -11,7 +11,7 @@ from commsched.net.measured import PROCESSOR, Measured
 from commsched.program.model import CODINGS, Kind
 from commsched.simulate.clocks import under_compute
 from commsched.simulate.core_sharing import Settling
-from commsched.simulate.cores import Tasks, capacities, served, served_beside, waits
+from commsched.simulate.cores import SLICE, Tasks, capacities, served, served_beside, waits
 from commsched.simulate.engine import simulate
 from tests.support.small_plans import graph, machine, plan
 
@@ -203,14 +203,42 @@ def test_messages_wait_beside_coding_if_no_core_is_free():
     assert 0.0 < longer[0] <= 2e-4  # two messages in turn
 
 
-def test_an_exchange_lasts_as_long_as_it_needs_its_core():
-    net = graph([1000] * 4, seconds=1e-6)
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
+def test_interrupts_take_their_share_before_all_tasks_up_to_half_a_core(share):
+    tasks, packets = tasks_of([(0.0, 4.0, 1.0)]), tasks_of([(1.0, 2.0, share)])
+    computing = tasks
+    for _ in range(60):
+        end = served(computing, 1.0, interrupts=packets)
+        computing = computing._replace(end=end)
+    np.testing.assert_allclose(end, 4.0 + 2.0 * min(share, 0.5), rtol=1e-9)
+    np.testing.assert_allclose(served(tasks, 2.0, interrupts=packets), tasks.end)
+
+
+def test_packets_of_an_exchange_interrupt_the_computing_of_its_rank():
+    net = replace(graph([500_000] * 2, seconds=5e-3), measured=HOST)
     ends = []
-    for dispatch in (0.0, 1e-2):
-        on = replace(machine(2, 1), cores=1, dispatch=dispatch, dispatch_awake=0.5)
-        ends.append(simulate(plan(net, on, ["ring+dense"]), 1).timeline().end.max())
-    # the core is busy for 10 ms with the first one, and for half of it with those behind another
-    assert ends[1] == pytest.approx(2.5e-2, rel=0.02)
+    for share in (0.0, 0.25):
+        on = machine(2, 1)
+        on = replace(on, cores=1, between=replace(on.between, interrupts=share))
+        placed = simulate(plan(net, on, ["ring+dense"]), 1).placed
+        [first, _] = [one for one in placed if one.op.kind is Kind.EXCHANGE]
+        ends.append([float(one.end.max()) for one in placed if one.op.name == "backward/l0"])
+        hidden = min(float((first.end - first.start).max()), 1e-2 / (1 - share))
+    assert ends[1][0] - ends[0][0] == pytest.approx(share * hidden, rel=0.02)
+
+
+def test_coding_longer_than_a_slice_shares_the_core_with_computing():
+    lasted = []
+    for numel in (10_000, 100_000_000):
+        net = replace(graph([numel] * 2, seconds=0.1), measured=HOST)
+        for cores in (0, 1):
+            on = replace(machine(2, 1), cores=cores)
+            placed = simulate(plan(net, on, ["ring+elias"]), 1).placed
+            [first, _] = [one for one in placed if one.op.kind is Kind.ENCODE]
+            lasted.append(float((first.end - first.start).max()))
+    assert lasted[1] == pytest.approx(lasted[0])
+    assert lasted[0] < SLICE < lasted[2]
+    assert lasted[3] == pytest.approx(2.0 * lasted[2], rel=0.02)
 
 
 def test_operations_of_one_stream_follow_each_other_however_late():
@@ -234,14 +262,15 @@ def test_computing_pays_for_what_the_others_have_had_and_does_not_delay_them():
     for _ in range(60):
         computing = computing._replace(end=served_beside(computing, others, 1.0))
     np.testing.assert_allclose(computing.end, 13.0, rtol=2e-3)
-    np.testing.assert_array_equal(served_beside(computing, others, 2.0), computing.end)
+    np.testing.assert_allclose(served_beside(computing, others, 2.0), 10.0)
 
 
-def test_dispatching_exchanges_takes_processor_time_from_the_computing():
+@pytest.mark.parametrize("what", [{"dispatch": 1e-3}, {"message": 2.5e-4}])
+def test_waking_up_and_messages_take_processor_time_from_the_computing(what):
     net = replace(graph([200_000] * 4, seconds=5e-3), measured=HOST)
     ends = []
-    for dispatch in (0.0, 1e-3):
-        on = replace(machine(2, 1), cores=1, dispatch=dispatch)
+    for more in ({}, what):  # in a ring of two a rank sends two messages and receives two
+        on = replace(machine(2, 1), cores=1, **more)
         ends.append(simulate(plan(net, on, ["ring+dense"]), 1).timeline().end.max())
     assert ends[1] - ends[0] == pytest.approx(3e-3, rel=0.1)  # nothing computes beside the last
 

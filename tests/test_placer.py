@@ -44,7 +44,8 @@ def exact_rows(problem: Problem, choices: tuple[MethodChoice, ...]) -> PricedRow
         np.array([*(b.numel * clock.apply for b in made), 0.0]),
         np.stack([*seconds, np.zeros((4, 1))], axis=-1),
         np.array([1] * len(made) + [0]),
-        np.zeros((1, len(made) + 1)),  # no machine here has a wake-up
+        np.zeros((1, len(made) + 1)),  # no machine here has a wake-up,
+        np.zeros(len(made) + 1),  # nor seconds of a message
     )
 
 

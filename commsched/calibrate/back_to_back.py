@@ -7,6 +7,9 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched.calibrate.exercise import RING, SMALL, WARM, Costs, run
+from commsched.cost.chain import messages_of_a_rank
+from commsched.exchange.method import resolved
+from commsched.exchange.registry import phases_of
 from commsched.machine.model import Machine
 from commsched.net.bucket import Piece
 from commsched.net.graph import Layer, Net, Tensor
@@ -26,7 +29,7 @@ class Row(NamedTuple):
     """What was measured, medians in s."""
 
     behind: float  # from the end of an exchange on the last rank to that of the next one
-    processor: float  # of a rank's cores that one takes behind another, without coding
+    message: float  # of a rank's cores that each of its messages takes, without coding
 
 
 def make_plan(machine: Machine) -> Plan:
@@ -66,9 +69,12 @@ def measure(comm: MPI.Intracomm, machine: Machine, timeout: float, place: Placem
     comm.Allgather(own, everyone)
     end = everyone.max(axis=0)[WARM:]
     spent = np.diff(np.array(costs.spent).reshape(-1, BUCKETS)[WARM:], axis=1)
+    [ring] = (resolved(phase) for phase in phases_of(make_plan(machine), 0))
+    messages = messages_of_a_rank(ring.schedule, ring.payload, machine, machine.everyone)
+    seconds = float(np.median(spent)) / messages
     return Row(
         behind=float(np.median(np.diff(end, axis=1))),
-        processor=float(np.mean(agree.gather_numbers(float(np.median(spent)), comm))),
+        message=float(np.mean(agree.gather_numbers(seconds, comm))),
     )
 
 

@@ -22,10 +22,12 @@ from commsched.calibrate.cell_times import (
     predict,
     times_of,
 )
+from commsched.cost.chain import messages_of_a_rank
 from commsched.cost.price import price
 from commsched.errors import CommschedError
+from commsched.exchange.method import resolved
 from commsched.exchange.pair import LIBRARY
-from commsched.exchange.registry import find_method
+from commsched.exchange.registry import find_method, phases_of
 from commsched.machine.model import Machine
 from commsched.net.bucket import BucketSpec, Piece
 from commsched.net.graph import Layer, Net, Tensor
@@ -33,11 +35,12 @@ from commsched.net.measured import PROCESSOR, Measured
 from commsched.net.sparsity import Sparsity
 from commsched.plan.model import Launch, Plan
 from commsched.program.model import Kind
-from commsched.run.engine.compute_stream import run_steps
+from commsched.run.engine.compute_stream import Core, run_steps
 from commsched.run.engine.engine import Engine
 from commsched.run.engine.recorder import Recorder
 from commsched.run.engine.worker import Emulated
-from commsched.run.job import clock
+from commsched.run.job import agree, clock
+from commsched.run.job.clock import now
 from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.schedule.registry import COLLECTIVES
 from commsched.simulate import breakdown
@@ -92,7 +95,7 @@ class WorkloadCell(NamedTuple):
 
 
 class Costs(Recorder):
-    """Counts the processor time of coding, and of what else the threads of exchanges do.
+    """Counts the processor time of coding, of what else exchanges' threads do, and of interrupts.
 
     Coding spans last as if all ranks of the node coded at once: work shorter than a time slice of
     the scheduler has a core of its own while other ranks wait.
@@ -100,11 +103,14 @@ class Costs(Recorder):
 
     def __init__(self, rank: int, ranks_per_core: float) -> None:
         super().__init__(rank)
+        self.core = Core()  # on which the layers compute
         self._ranks_per_core = ranks_per_core
         self._coding = 0.0  # s of processor time
         self._computing = time.pthread_getcpuclockid(threading.get_ident())
         self._used: dict[str, float] = {}  # s of processor time of each stream's thread
         self.spent: list[float] = []  # s of processor time but for coding, until each exchange ends
+        self._before = np.array([now(), time.process_time()])
+        self._worked = np.zeros((2, 2))  # s and s of work, without an exchange and beside one
 
     def keep(self, span: Span) -> None:
         lasted = span.end - span.start
@@ -118,7 +124,23 @@ class Costs(Recorder):
         elif span.stream != "compute":
             threads = time.process_time() - time.clock_gettime(self._computing)
             self.spent.append(threads - self._coding)
+        if span.stream != "compute":
+            self._note_work(span.stream not in ("encode", "decode"))
         super().keep(span)
+
+    @property
+    def interrupts(self) -> float:
+        """Return the cores that this rank's threads have, and lack beside an exchange."""
+        (alone, worked_alone), (beside, worked_beside) = self._worked
+        if not (alone and beside):
+            return 0.0
+        return float(np.clip(worked_alone / alone - worked_beside / beside, 0.0, 1.0))
+
+    def _note_work(self, exchanges: bool) -> None:
+        """Count the seconds since the last exchange or coding ended, and the work done in them."""
+        until = np.array([now(), time.process_time() - self.core.interrupted])
+        self._worked[int(exchanges)] += until - self._before
+        self._before = until
 
 
 def choose(machine: Machine, seconds: float) -> list[WorkloadCell]:
@@ -246,14 +268,15 @@ def measure(
     each = np.diff(recorder.spent, prepend=0.0).reshape(-1, len(found.cell))[WARM:]
     everyone = np.empty((comm.size, len(found.cell)))
     comm.Allgather(np.median(each, axis=0), everyone)
-    return found._replace(processor=everyone.mean(axis=0))
+    interrupts = float(np.mean(agree.gather_numbers(recorder.interrupts, comm)))
+    return found._replace(processor=everyone.mean(axis=0), interrupts=interrupts)
 
 
 def run(
     comm: MPI.Intracomm,
     plan: Plan,
     steps: int,
-    recorder: Recorder,
+    recorder: Costs,
     timeout: float,
     place: Placement,
 ) -> list[Span]:
@@ -265,7 +288,7 @@ def run(
     engine.start()
     try:
         comm.Barrier()
-        run_steps(plan, engine, worker, steps)
+        run_steps(plan, engine, worker, steps, core=recorder.core)
     except BaseException as error:
         engine.fail(error)
         raise
@@ -275,7 +298,7 @@ def run(
 
 def processor_seconds(plan: Plan) -> Floats:
     """Return what each exchange takes of a core besides `dispatch` in the model: (phases,) s."""
-    machine, (_, kinds) = plan.machine, kinds_of(plan)
+    machine, (cell, kinds) = plan.machine, kinds_of(plan)
     placed = {one.op.name: one.op for one in simulate(plan, 1).placed}
     ops = [op for op in placed.values() if op.kind is Kind.EXCHANGE]
     lasts, link = predict(plan).exchange, machine.between if machine.nodes > 1 else machine.inside
@@ -283,7 +306,11 @@ def processor_seconds(plan: Plan) -> Floats:
     for name, made in breakdown.makeups(plan, ops).items():
         at = kinds[name]
         found[at] = breakdown.processor_seconds(lasts[at], made.coded, machine, link.busy)
-    return found
+    phases = [resolved(one) for number in np.unique(cell) for one in phases_of(plan, number)]
+    messages = [
+        messages_of_a_rank(one.schedule, one.payload, machine, machine.everyone) for one in phases
+    ]
+    return found + machine.message * np.array(messages)
 
 
 def _gathered(comm: MPI.Intracomm, plan: Plan, spans: list[Span], offset: float) -> CellTimes:

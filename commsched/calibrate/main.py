@@ -156,16 +156,16 @@ def _fitted(
     """Return the machine whose simulation is nearest to the measured times."""
     held = exercise.held_out(cells)
     machine = replace(plans[0].machine, native=_native(cells, times[0], ~held))
+    if machine.nodes > 1:  # in shared memory there are no packets
+        between = replace(machine.between, interrupts=times[-1].interrupts)
+        machine = replace(machine, between=between)
     for plan, real in zip(plans, times, strict=True):
         machine = fit(replace(plan, machine=machine), real, ~held, beat)
         if plan is plans[0]:
+            machine = replace(machine, message=row.message)
             modelled = exercise.processor_seconds(replace(plan, machine=machine))
-            woken = [max(0.0, float(np.median(one.processor - modelled))) for one in times]
-            machine = replace(
-                machine,
-                dispatch=woken[-1],
-                dispatch_awake=min(1.0, row.processor / woken[0]) if woken[0] else 1.0,
-            )
+            woken = max(0.0, float(np.median(times[-1].processor - modelled)))
+            machine = replace(machine, dispatch=woken)
             machine = replace(machine, awake=back_to_back.awake(machine, row))
     found = []
     for plan, real in zip(plans, times, strict=True):

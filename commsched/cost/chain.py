@@ -1,4 +1,4 @@
-"""How many messages of an exchange wait for each other, one after the other."""
+"""How many messages an exchange has: one after the other, and of each rank."""
 
 from functools import lru_cache
 
@@ -16,13 +16,31 @@ def messages_in_turn(schedule: Schedule, payload: Payload, machine: Machine, gro
 
     Of a library's all-reduce it is that of the algorithm that the library takes.
     """
-    if group.size == 1:
-        return 0
-    if schedule.library:
-        assert payload.spec is not None
-        taken = algorithm_of(machine, group, 4.0 * payload.spec.numel)
-        schedule = route(taken.collective, group)
-    return _longest(schedule)
+    return 0 if group.size == 1 else _longest(_route(schedule, payload, machine, group))
+
+
+def messages_of_a_rank(
+    schedule: Schedule, payload: Payload, machine: Machine, group: Group
+) -> float:
+    """Return how many messages a rank sends and receives in an exchange, the mean of the ranks.
+
+    Of a library's all-reduce it is that of the algorithm that the library takes.
+    """
+    return 0.0 if group.size == 1 else _mean(_route(schedule, payload, machine, group))
+
+
+def _route(schedule: Schedule, payload: Payload, machine: Machine, group: Group) -> Schedule:
+    """Return the schedule of an exchange, or of what a library takes for it."""
+    if not schedule.library:
+        return schedule
+    assert payload.spec is not None
+    return route(algorithm_of(machine, group, 4.0 * payload.spec.numel).collective, group)
+
+
+@lru_cache(maxsize=1024)
+def _mean(schedule: Schedule) -> float:
+    """Count the ends of all messages, and share them among the ranks."""
+    return sum(2.0 * len(rnd.src) for rnd in schedule.rounds()) / schedule.ranks
 
 
 @lru_cache(maxsize=1024)

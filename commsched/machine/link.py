@@ -61,6 +61,8 @@ class Link:
     # Measured (bytes, seconds on the wire), ascending, if one slope does not fit; empty: n G.
     points: Points = ()
     busy: Annotated[Rounded, PROPORTION] = 0.0  # cores that an exchange keeps busy on each rank
+    # Cores that interrupts for an exchange's packets take from whatever a rank does.
+    interrupts: Annotated[Rounded, PROPORTION] = 0.0
     source: Source = UNKNOWN
 
     def __post_init__(self) -> None:

@@ -172,7 +172,12 @@ class Machine:
     """Nodes of ranks, the links inside and between them, and what computes on each rank."""
 
     FORMAT: ClassVar[str] = "commsched-machine/1"
-    GONE: ClassVar[tuple[str, ...]] = ("alone", "slowed", "restart_us")  # of older versions
+    GONE: ClassVar[tuple[str, ...]] = (
+        "alone",
+        "slowed",
+        "restart_us",
+        "dispatch_awake",
+    )  # of older versions
 
     name: str
     source: Source = UNKNOWN
@@ -194,12 +199,14 @@ class Machine:
     startup: Annotated[Delay, WRITTEN] = 0.0
     # Until the thread runs that receives a message while its rank computes on a core.
     wakeup: Delay = 0.0
-    # Processor time of a rank's threads per exchange, besides coding and what `busy` says.
+    # Processor time of a rank's threads per message that it sends or receives.
+    message: Delay = 0.0
+    # Processor time of a rank's threads per exchange for which a thread wakes up, besides coding,
+    # messages, and what `busy` says.
     dispatch: Delay = 0.0
-    # What an operation takes of `startup` and of a bucket's `fixed_gather`, and of `dispatch`, as
-    # shares, if its thread is still busy when it is ready, so that it need not wake up.
+    # What an operation takes of `startup` and of a bucket's `fixed_gather`, as a share, if its
+    # thread is still busy when it is ready, so that it need not wake up.
     awake: Annotated[Rounded, PROPORTION] = 1.0
-    dispatch_awake: Annotated[Rounded, PROPORTION] = 1.0
     handover: Delay = 0.0  # mean until another thread of the rank takes up a ready operation
     # Seconds of bytes that a port to other nodes lets through at once after a rest.
     burst: Annotated[Delay, WRITTEN] = 0.0

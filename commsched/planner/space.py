@@ -102,8 +102,8 @@ class StepClock:
     capacity: float = inf  # cores that the tasks of a rank share
     busy: float = 0.0  # share of its cores that an exchange keeps busy on each rank
     waking: Waking | None = None
-    dispatch: float = 0.0  # s that a rank's share of the cores is busy with an exchange, besides
-    dispatch_awake: float = 1.0  # share of it where the rank's thread was awake
+    # s that a rank's share of the cores is busy, besides, with an exchange that wakes its thread up
+    dispatch: float = 0.0
     handover: float = 0.0  # s, mean until a thread takes up what another one has made ready
     slowest: float = 0.0  # s, mean until the last rank's thread has done so
     early: float = 1.0  # share of `apply` that is done by bucket, if all are at the step's end
@@ -119,7 +119,7 @@ class StepClock:
         apply = net.update_seconds(1.0, traffic, machine.device)
         at_once = net.apply is not None and apply > 0.0
         early = (net.apply or 0.0) / (apply * net.numel) if at_once else 1.0
-        busy = (machine.between if machine.nodes > 1 else machine.inside).busy
+        link = machine.between if machine.nodes > 1 else machine.inside
         return cls(
             forward=tuple(pair[0] for pair in pairs),
             backward=tuple(pair[1] for pair in pairs),
@@ -127,10 +127,9 @@ class StepClock:
             overlap=machine.overlap,
             on_cores=net.occupies_cores,
             capacity=float(capacities(machine).min()),
-            busy=min(1.0, busy / machine.alone),
+            busy=min(1.0, (link.busy + link.interrupts) / machine.alone),
             waking=Waking.of(machine),
             dispatch=machine.dispatch / machine.alone,
-            dispatch_awake=machine.dispatch_awake,
             handover=machine.handover,
             # The mean of the largest of n exponential numbers is their n-th harmonic number.
             slowest=machine.handover * sum(1 / k for k in range(1, machine.size + 1)),

@@ -37,7 +37,7 @@ class Waking(NamedTuple):
     @classmethod
     def of(cls, machine: Machine) -> "Waking | None":
         """Return what waking up takes on a machine; None: nothing."""
-        if machine.awake == machine.dispatch_awake == 1.0:
+        if machine.awake == 1.0 and not machine.dispatch:
             return None
         return cls(machine.awake, machine.device.fixed_gather, machine.startup)
 

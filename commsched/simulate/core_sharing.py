@@ -7,7 +7,7 @@ import numpy as np
 
 from commsched.arrays import Floats, Ints
 from commsched.machine.model import Machine
-from commsched.simulate.cores import Tasks, both, capacities, served, served_beside, waits
+from commsched.simulate.cores import SLICE, Tasks, both, capacities, served, served_beside, waits
 
 TINY = 1e-300  # s, the least sum of tasks
 Key = tuple[int, int, str]  # role, step and operation
@@ -21,7 +21,7 @@ class _Task(NamedTuple):
     seconds: Floats
     demand: float  # cores that it keeps busy
     stream: str  # which does one operation at a time
-    short: bool
+    codes: bool
     slower: Floats | float  # how many times these seconds it was placed to last
 
     @property
@@ -66,8 +66,10 @@ class CoreSharing:
         self, machine: Machine, slower: Slower | None = None, before: "CoreSharing | None" = None
     ) -> None:
         self.tasks: dict[Key, _Task] = {}
-        # Role and s when an exchange begins, NaN on ranks whose thread was awake.
-        self.dispatched: list[tuple[int, Floats]] = []
+        # Role, s when an exchange begins, and s of processor time that it takes besides then.
+        self.dispatched: list[tuple[int, Floats, Floats]] = []
+        # Role, s when an exchange begins and ends, and the cores that its interrupts take.
+        self._interrupted: list[tuple[int, Floats, Floats, float]] = []
         self._machine = machine
         self._slower = slower or {}
         self._before = before
@@ -81,7 +83,7 @@ class CoreSharing:
         start: Floats,
         seconds: Floats,
         demand: float,
-        short: bool = False,
+        codes: bool = False,
     ) -> Floats:
         """Note an operation; return its seconds beside others: (ranks,).
 
@@ -90,8 +92,13 @@ class CoreSharing:
         if not (demand and self._machine.cores):
             return seconds
         slower = self._slower.get(key, 1.0)
-        self.tasks[key] = _Task(start, seconds, demand, stream, short, slower)
+        self.tasks[key] = _Task(start, seconds, demand, stream, codes, slower)
         return seconds * slower
+
+    def interrupted(self, role: int, start: Floats, end: Floats, cores: float) -> None:
+        """Note the cores that interrupts for an exchange's packets take of a rank: (ranks,) s."""
+        if cores and self._machine.cores:
+            self._interrupted.append((role, start, end, cores / self._machine.alone))
 
     def beside_coding(self, key: Key, ranks: Ints, since: Floats) -> Floats | float:
         """Return the share of `wakeup` that each message of an exchange waits for a core: (ranks,).
@@ -120,7 +127,7 @@ class CoreSharing:
             coding = [
                 (one, of[self._ranks_of[key[0]]] == node)
                 for key, one in self.tasks.items()
-                if one.short
+                if one.codes
             ]
             start = np.concatenate([one.start[mine] for one, mine in coding] or [[]])
             end = np.concatenate([one.end[mine] for one, mine in coding] or [[]])
@@ -145,18 +152,22 @@ class CoreSharing:
             start, taken = (np.array([one[i] for one in mine.values()]) for i in (0, 1))
             placed = np.array([one.end for one in mine.values()])
             demand = np.array([one.demand for one in mine.values()])
-            short = np.array([one.short for one in mine.values()])
+            codes = np.array([[one.codes] for one in mine.values()])
+            every_short = codes & (taken * self._machine.alone < SLICE)
             computes = np.array([one.stream == "compute" for one in mine.values()])
             times = np.ones_like(placed)
-            begun = [starts for other, starts in self.dispatched if other == role]
+            begun = [rest for other, *rest in self.dispatched if other == role]
+            first, last, share = self._interrupts(role, len(ranks))
             for column, rank in enumerate(ranks.tolist()):
-                busy = taken[:, column] > 0.0
+                busy, short = taken[:, column] > 0.0, every_short[:, column]
                 tasks = Tasks(start[:, column], placed[:, column], taken[:, column], demand)
                 coding, own = tasks.some(busy & short), tasks.some(busy & ~short)
-                beside = both(coding, self._dispatch([starts[column] for starts in begun]))
-                times[busy & short, column] = coding.times(served(coding, capacity[rank]))
+                beside = both(coding, self._dispatch([(a[column], b[column]) for a, b in begun]))
+                stolen = Tasks(first[:, column], last[:, column], share, share)
+                end = served(coding, capacity[rank], interrupts=stolen)
+                times[busy & short, column] = coding.times(end)
                 queue = own.queues(computes[busy & ~short])
-                end = served_beside(own, beside, capacity[rank], queue)
+                end = served_beside(own, beside, capacity[rank], queue, stolen)
                 times[busy & ~short, column] = own.times(end, queue)
             for key, slower in zip(mine, times, strict=True):
                 one = mine[key]
@@ -165,9 +176,17 @@ class CoreSharing:
                 found[key] = slower
         return found, moved / max(whole, TINY)
 
-    def _dispatch(self, starts: Sequence[float]) -> Tasks:
-        """Return what waking up for exchanges that begin at `starts` takes of the cores."""
-        lasts = self._machine.dispatch / self._machine.alone
-        begun = np.array(starts if lasts else [], np.float64)
-        begun = begun[~np.isnan(begun)]
-        return Tasks(begun, begun + lasts, np.full_like(begun, lasts), np.ones_like(begun))
+    def _interrupts(self, role: int, ranks: int) -> tuple[Floats, Floats, Floats]:
+        """Return when a role's exchanges begin and end, (n, ranks) s, and what they interrupt."""
+        mine = [one[1:] for one in self._interrupted if one[0] == role]
+        if not mine:
+            return np.empty((0, ranks)), np.empty((0, ranks)), np.empty(0)
+        first, last, share = zip(*mine, strict=True)
+        return np.array(first), np.array(last), np.array(share)
+
+    def _dispatch(self, begun: Sequence[tuple[float, float]]) -> Tasks:
+        """Return what exchanges take of the cores as they begin: (s, s of processor time) each."""
+        start, taken = np.array(begun, np.float64).reshape(-1, 2).T
+        some = taken > 0.0
+        start, lasts = start[some], taken[some] / self._machine.alone
+        return Tasks(start, start + lasts, lasts, np.ones_like(lasts))

@@ -9,6 +9,9 @@ from commsched.machine.model import Machine
 
 ROUNDS = 8  # placements at most, until tasks that slow each other have settled
 SHARES = 6  # rounds in which the shares of short tasks settle
+# s that a thread which has slept runs at once, before it shares a core with others: 0.7 ms x
+# (1 + log2 of up to 8 processors) (Linux, kernel/sched/fair.c).
+SLICE = 2.8e-3
 TOGETHER = 1e-9  # s between tasks that follow each other at once
 SETTLED = 1e-3  # relative change of a task's seconds that counts as none
 
@@ -43,6 +46,9 @@ class Tasks(NamedTuple):
         follows = np.append(False, self.start[some[1:]] <= self.end[some[:-1]] + TOGETHER)
         found[some] = some[np.maximum.accumulate(np.where(follows, 0, np.arange(len(some))))]
         return found
+
+
+NONE = Tasks(*np.empty((4, 0)))
 
 
 def both(one: Tasks, other: Tasks) -> Tasks:
@@ -81,7 +87,9 @@ def waits(start: Floats, end: Floats, cores: float, most: float) -> tuple[Floats
     return np.stack([begins, ends], axis=1).ravel(), np.stack([total - wait, total], axis=1).ravel()
 
 
-def served(tasks: Tasks, capacity: float, queue: Ints | None = None) -> Floats:
+def served(
+    tasks: Tasks, capacity: float, queue: Ints | None = None, interrupts: Tasks = NONE
+) -> Floats:
     """Return when each task ends beside the others as they are placed: (n,) s.
 
     queue: (n,) numbers of queues; equal ones of equal demand follow each other without a pause, in
@@ -89,18 +97,24 @@ def served(tasks: Tasks, capacity: float, queue: Ints | None = None) -> Floats:
 
     Processor sharing: who wants less than an equal share gets what it wants, the others share the
     rest equally (max-min fairness; Bertsekas and Gallager, "Data Networks", 1992, section 6.5).
+    Interrupts have what they want before all tasks, but no more than half of the cores: Linux then
+    leaves the rest of their work to a thread of its own (ksoftirqd).
     """
     start, end, seconds, demand = tasks
-    moments = np.concatenate([start, end])
+    count = len(start)
+    moments = np.concatenate([start, end, interrupts.start, interrupts.end])
     order = np.argsort(moments, kind="stable")
     time, wants = moments[order], np.unique(demand)
     gaps = np.diff(time)
     mine = demand == wants[:, np.newaxis]
-    steps = np.concatenate([mine, -1 * mine], axis=1)[:, order]
-    crowd = _Crowd(wants, np.cumsum(steps, axis=1)[:, :-1], capacity)
-    if crowd.fits:
+    none = np.zeros((len(wants), len(moments) - 2 * count), np.int64)
+    steps = np.concatenate([mine, -1 * mine, none], axis=1)[:, order]
+    taken = np.concatenate([np.zeros(2 * count), interrupts.demand, -interrupts.demand])[order]
+    left = np.maximum(capacity - np.cumsum(taken)[:-1], capacity / 2)
+    crowd = _Crowd(wants, np.cumsum(steps, axis=1)[:, :-1], left)
+    if crowd.fits and (end <= start + seconds * (1.0 + SETTLED)).all():
         return end
-    found, queue = end.copy(), np.arange(len(start)) if queue is None else queue
+    found, queue = end.copy(), np.arange(count) if queue is None else queue
     share = crowd.share
     for kind, want in enumerate(wants.tolist()):
         inside, beyond = (  # service of such a task up to each moment, as one of those and besides
@@ -122,17 +136,24 @@ def served(tasks: Tasks, capacity: float, queue: Ints | None = None) -> Floats:
     return found
 
 
-def served_beside(tasks: Tasks, short: Tasks, capacity: float, queue: Ints | None = None) -> Floats:
+def served_beside(
+    tasks: Tasks,
+    short: Tasks,
+    capacity: float,
+    queue: Ints | None = None,
+    interrupts: Tasks = NONE,
+) -> Floats:
     """Return when each of the tasks ends beside short ones: (n,) s.
 
     The short ones end as placed, because schedulers serve them at once whose threads have slept
-    (Linux, "EEVDF Scheduler"). What they have had is their share of the cores from then on.
+    (Linux, "EEVDF Scheduler"), for a SLICE. What they have had is their share of the cores from
+    then on.
     """
     count, every = len(tasks.start), both(tasks, short)
     own = np.arange(count) if queue is None else queue
     queue = np.append(own, own.max(initial=0) + 1 + np.arange(len(short.start)))
     for _ in range(SHARES):
-        end = served(every, capacity, queue)
+        end = served(every, capacity, queue, interrupts)
         later = np.abs(end[count:] - every.end[count:])
         every = every._replace(end=np.append(tasks.end, end[count:]))
         if (later <= SETTLED * every.seconds[count:]).all():
@@ -143,16 +164,17 @@ def served_beside(tasks: Tasks, short: Tasks, capacity: float, queue: Ints | Non
 class _Crowd:
     """The tasks that are under way between moments, and what the cores leave for each.
 
-    wants: ascending demands, (kinds,); counts: tasks of each, (kinds, moments). Tasks of the least
-    demands have what they want, the others share the rest equally. If too many or too few are taken
-    to have what they want, an equal share is smaller; so the largest is the right one.
+    wants: ascending demands, (kinds,); counts: tasks of each, (kinds, moments); capacity: cores for
+    all of them, (moments,). Tasks of the least demands have what they want, the others share the
+    rest equally. If too many or too few are taken to have what they want, an equal share is
+    smaller; so the largest is the right one.
     """
 
-    def __init__(self, wants: Floats, counts: Ints, capacity: float) -> None:
+    def __init__(self, wants: Floats, counts: Ints, capacity: Floats) -> None:
         self._wants = wants
-        self._rest = np.full(counts.shape, capacity)  # cores that tasks of lesser demands leave
+        self._rest = np.empty(counts.shape)  # cores that tasks of lesser demands leave
         self._others = np.empty(counts.shape)  # tasks of each demand and of greater ones
-        rest, others = self._rest[:1], counts.sum(axis=0)
+        rest, others = capacity, counts.sum(axis=0)
         for kind, want in enumerate(wants.tolist()):
             self._rest[kind], self._others[kind] = rest, others
             rest, others = rest - want * counts[kind], others - counts[kind]

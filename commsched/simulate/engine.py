@@ -218,9 +218,9 @@ class _Simulation:
                 awake = self.clocks[role].awake(op.stream, ready)
                 taken -= np.where(awake, self.waking.saved(taken, self.waking.gather), 0.0)
             seconds, demand = factor * taken, 1.0
-        short = op.kind not in (Kind.COMPUTE, Kind.APPLY)
+        codes = op.kind not in (Kind.COMPUTE, Kind.APPLY)
         seconds = self.sharing.seconds(
-            (role, step, op.name), op.stream, start, seconds, demand, short
+            (role, step, op.name), op.stream, start, seconds, demand, codes
         )
         end = self.clocks[role].free[op.stream] = start + seconds
         return end
@@ -256,7 +256,7 @@ class _Simulation:
             ranks, sent_before = self.ranks[role], self.sent[role, stream]
             key, taken = (role, step, f"{own.name}/vote"), np.full(len(ranks), before)
             start[ranks] = begins + self.sharing.seconds(
-                key, stream, begins, taken, float(before > 0.0), short=True
+                key, stream, begins, taken, float(before > 0.0), codes=True
             )
             rest[ranks] = np.where(sent_before > 0.0, start[ranks] - sent_before, np.inf)
             if self.waking:
@@ -290,12 +290,13 @@ class _Simulation:
             if work.late:
                 since = clocks.free["compute"] if longer else begun
                 ends = ends + work.late * self.sharing.beside_coding(key, ranks, since)
-            dispatch = np.where(awake[ranks], machine.dispatch_awake * machine.dispatch, 0.0)
-            taken = self.exchanges.work(work, teams, dispatch, ends - begun)
+            taken = self.exchanges.work(work, teams, ends - begun)
             lasts = np.maximum(ends - begun, taken)
             demand = round(taken.sum() / lasts.sum() / GRAIN) * GRAIN if taken.any() else 0.0
             ends = begun + self.sharing.seconds(key, stream, begun, lasts, demand)
-            self.sharing.dispatched.append((role, np.where(awake[ranks], np.nan, begun)))
+            woken = np.where(awake[ranks], 0.0, machine.dispatch)
+            self.sharing.dispatched.append((role, begun, woken + work.handled))
+            self.sharing.interrupted(role, begun, ends, self.exchanges.link(teams).interrupts)
             clocks.free[stream] = ends
             self.sent[role, stream] = ends
             self._note(role, step, own, PlacedAlone(begins, ends, sent[ranks], last[ranks]))

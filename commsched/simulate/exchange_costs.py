@@ -6,10 +6,11 @@ from typing import NamedTuple
 import numpy as np
 
 from commsched.arrays import Floats
-from commsched.cost.chain import messages_in_turn
+from commsched.cost.chain import messages_in_turn, messages_of_a_rank
 from commsched.exchange.method import Phase
 from commsched.exchange.registry import method_at
 from commsched.exchange.vote import voting
+from commsched.machine.model import Link
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op
 from commsched.program.phases import decided_phase
@@ -35,6 +36,7 @@ class OwnWork(NamedTuple):
     coded: float  # to encode, add and decode at its hops
     within: float  # to sum pieces
     late: float  # to wait for a core with each message, if the cores are busy all the while
+    handled: float  # processor time to send and to receive messages
 
 
 class ExchangeCosts:
@@ -76,25 +78,30 @@ class ExchangeCosts:
         coded = makeups(self.plan, [op])[op.name].coded if machine.cores else 0.0
         phase = voting(teams.first, lambda _: 0.0) if op.kind is Kind.DECIDE else None
         within = 0.0 if phase else self.phase(op, step).within_seconds(machine.device)
-        if not machine.wakeup:
-            return OwnWork(coded, within, 0.0)
+        if not (machine.wakeup or machine.message):
+            return OwnWork(coded, within, 0.0, 0.0)
         phase = phase or self.phase(op, step)
-        messages = messages_in_turn(phase.schedule, phase.payload, machine, teams.first)
-        return OwnWork(coded, within, machine.wakeup * messages)
+        what = phase.schedule, phase.payload, machine, teams.first
+        late = machine.wakeup * messages_in_turn(*what)
+        return OwnWork(coded, within, late, machine.message * messages_of_a_rank(*what))
 
-    def work(self, own: OwnWork, teams: ExchangeTeams, dispatch: Floats, seconds: Floats) -> Floats:
+    def work(self, own: OwnWork, teams: ExchangeTeams, seconds: Floats) -> Floats:
         """Return for how long an exchange of some seconds needs a rank's share of the cores, s.
 
-        dispatch: seconds of processor time that its own thread takes besides; it polls as long as
-        the exchange lasts. (ranks,) each.
+        Its thread polls as long as the exchange lasts. (ranks,)
         """
         machine = self.plan.machine
         if not machine.cores:
             return np.zeros_like(seconds)
-        apart = len(set(np.array(machine.node_of_rank)[teams.ranks[0]].tolist())) > 1
-        busy = (machine.between if apart else machine.inside).busy
-        work = processor_seconds(seconds, own.coded + own.within, machine, busy) + dispatch
+        busy = self.link(teams).busy
+        work = processor_seconds(seconds, own.coded + own.within, machine, busy)
         return np.where(seconds > 0.0, work / machine.alone, 0.0)
+
+    def link(self, teams: ExchangeTeams) -> Link:
+        """Return the link class of an exchange."""
+        machine = self.plan.machine
+        apart = len(set(np.array(machine.node_of_rank)[teams.ranks[0]].tolist())) > 1
+        return machine.between if apart else machine.inside
 
     def played(
         self, op: Op, step: int, teams: ExchangeTeams, start: Floats, rest: Floats

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -37,6 +37,7 @@ LOSSY = ("fp16", "quant:8", "powersgd:1", "powersgd:4", "topk:0.01")
 # Where a plan hides exchanges, by what its name ends with: under backward, as peers do, or also
 # under the next forward pass, by `attach(..., update_in_forward=optimizer)`.
 LATE = "-late"
+LOSSLESS = "lossless"
 OVERLAPS = {"": "backward", LATE: "forward"}
 PYTHON = (sys.executable, "-m")
 SCRIPT = Path(__file__).parent / "models.py"
@@ -156,21 +157,21 @@ def _cell(
     plans = folder / model
     files.make_folder(plans)
 
-    def planned(name: str, lossy: tuple[str, ...] = ()) -> Path:
-        path = plans / f"{name.replace(':', '-')}.json"
+    def planned(name: str, late: str = "") -> Path:
+        path = plans / f"{name.replace(':', '-')}{late}.json"
         if not path.exists():
-            say(f"{where}: planning, {name}")
-            plan_file.write(path, _plan(net, folder / "machine.json", lossy))
+            say(f"{where}: planning, {name}{late}")
+            codecs = () if name == LOSSLESS else (name,)
+            plan = _plan(net, folder / "machine.json", codecs, OVERLAPS[late])
+            plan_file.write(path, plan)
         return path
 
     # Hooks of DistributedDataParallel do not take sparse gradients: no lossy peer.
-    codecs = () if model in SPARSE else LOSSY
-    lossy = [planned(codec, (codec,)) for codec in codecs]
-    learned = _learned(model, bed, lossy, wanted, say) if lossy else ()
-    good = [path for path in lossy if as_good(learned, f"plan {path.stem}")]
-    fastest = sorted(good, key=lambda path: iteration(plan_file.read(path)))[:1]
-    paths = [planned("lossless"), *fastest]
-    paths += [_late(path) for path in paths]
+    lossy = {} if model in SPARSE else {codec: planned(codec) for codec in LOSSY}
+    learned = _learned(model, bed, list(lossy.values()), wanted, say) if lossy else ()
+    good = [codec for codec, path in lossy.items() if as_good(learned, f"plan {path.stem}")]
+    fastest = sorted(good, key=lambda codec: iteration(plan_file.read(lossy[codec])))[:1]
+    paths = [planned(name, late) for late in OVERLAPS for name in (LOSSLESS, *fastest)]
     predicted = {f"plan {path.stem}": iteration(plan_file.read(path)) for path in paths}
     words = [model, *_plan_words(paths)]
     words += ["--rounds", str(wanted.rounds), "--steps", str(wanted.steps)]
@@ -182,7 +183,8 @@ def _cell(
             run = partial(fabric.python, "commsched.lab.peers.turns", *words, *_seeded(seed, path))
             again_after_crashes(run, CRASHES if model in SPARSE else 0, say)
         jobs.append(files.read(path, Turns))
-    return Cell(model, bed, tuple(jobs), predicted, learned, fastest[0].stem if fastest else "")
+    chosen = lossy[fastest[0]].stem if fastest else ""
+    return Cell(model, bed, tuple(jobs), predicted, learned, chosen)
 
 
 def again_after_crashes(run: Callable[[], object], crashes: int, say: Say) -> None:
@@ -231,26 +233,16 @@ def _seeded(seed: int, path: Path) -> tuple[str, ...]:
     return "--seed", str(seed), "-o", str(path)
 
 
-def _plan(net: Path, machine: Path, lossy: tuple[str, ...]) -> Plan:
-    """Plan for scripts that wait in backward."""
+def _plan(net: Path, machine: Path, lossy: tuple[str, ...], overlap: str) -> Plan:
+    """Plan for scripts that hide exchanges under backward only, or under forward, too."""
     request = Request(
         net=net_file.read(net),
         machine=machine_file.read(machine),
         lossy=lossy,
         time_limit=PLANNING,
-        params={"overlap": OVERLAPS[""]},
+        params={"overlap": overlap},
     )
     return make_plan(request)
-
-
-def _late(path: Path) -> Path:
-    """Write a plan beside another that has its buckets and methods and hides them in forward."""
-    late = path.with_stem(f"{path.stem}{LATE}")
-    if not late.exists():
-        plan = plan_file.read(path)
-        plan = replace(plan, params={**plan.params, "overlap": OVERLAPS[LATE]})
-        plan_file.write(late, replace(plan, iteration=iteration(plan)))
-    return late
 
 
 def _row(cell: Cell, kind: str, ratios: list[float]) -> BenchRow | None:
@@ -261,7 +253,7 @@ def _row(cell: Cell, kind: str, ratios: list[float]) -> BenchRow | None:
         return None
     if lossy and not cell.lossy:
         return BenchRow(what, None, "no plan learns as well as dense sums", f">= {bar:g}")
-    name = cell.best_plan(cell.lossy if lossy else "lossless")
+    name = cell.best_plan(cell.lossy if lossy else LOSSLESS)
     peer = cell.best_peer(lossy) or cell.best_peer(lossy=False)
     ours, theirs = cell.seconds(name), cell.seconds(peer)
     ratios.append(theirs / ours)

@@ -40,13 +40,14 @@ done
 : > {folder}/ended
 exit $status
 """
-# A process that enters gets its own host name, shared memory, temporary files and processes, so
-# that no transport can mistake two hosts for one. The kernel kills all processes of a namespace
+# A process that enters gets its own host name, shared memory, temporary files, processes and cores,
+# so that no transport can mistake two hosts for one. The kernel kills all processes of a namespace
 # whose first one dies, and so ends everything that the command has started.
 HOST = """\
 #!/bin/sh
 trap : PIPE  # the shell reports a killed command, perhaps to a closed pipe
-setpriv --pdeathsig KILL ip netns exec {prefix}"$1" \
+setpriv --pdeathsig KILL taskset --cpu-list "$(cat {folder}/cores."$1")" \
+    ip netns exec {prefix}"$1" \
     unshare --uts --ipc --mount --pid --fork --kill-child --mount-proc \
     {folder}/inside "$1" "$2" 9<&-
 status=$?
@@ -71,6 +72,17 @@ def home() -> Path:
         if Path(place).is_dir() and not os.statvfs(place).f_flag & os.ST_NOEXEC:
             return Path(place, "commsched")
     raise CommschedError(f"a testbed needs to execute files in one of {', '.join(HOMES)}")
+
+
+def cores(hosts: int, usable: Sequence[int]) -> list[list[int]]:
+    """Share out cores among hosts: some for each, or each for as many hosts, or all for all."""
+    each, others = divmod(len(usable), hosts)
+    if not others:
+        return [list(usable[each * i : each * (i + 1)]) for i in range(hosts)]
+    together, others = divmod(hosts, len(usable))
+    if not others:
+        return [[usable[i // together]] for i in range(hosts)]
+    return [list(usable)] * hosts
 
 
 class Files:
@@ -99,6 +111,9 @@ class Files:
             self.slots("MPICH"): [f"{host}:{spec.lanes}" for host in hosts],
             self.slots("Open MPI"): [f"{host} slots={spec.lanes}" for host in hosts],
         }
+        usable = sorted(os.sched_getaffinity(0))
+        for host, own in zip(hosts, cores(spec.hosts, usable), strict=True):
+            content[self._folder / f"cores.{host}"] = [",".join(map(str, own))]
         prefix = network.namespace(self._name, "")
         scripts = {"enter": ENTER, "first": FIRST, "host": HOST, "inside": INSIDE}
         try:

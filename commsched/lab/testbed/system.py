@@ -14,6 +14,7 @@ PROGRAMS = {
     "setpriv": "util-linux",
     "setsid": "util-linux",
     "flock": "util-linux",
+    "taskset": "util-linux",
     "mount": "mount",
 }
 # Bits of Linux capabilities. Source: include/uapi/linux/capability.h.

@@ -73,6 +73,7 @@ class Evaluator:
             np.concatenate([rows.seconds, np.zeros((*rows.seconds.shape[:2], 1))], axis=2),
             np.append(rows.phases, 0),
             np.concatenate([rows.late, np.zeros((len(rows.late), 1))], axis=1),
+            np.append(rows.handled, 0.0),
         )
         return rows if self._lasting is None else self._lasting(rows)
 
@@ -94,11 +95,9 @@ class Evaluator:
             return found
         votes, encode, exchange, decode = rows.seconds.sum(axis=1)
         used = encode + decode + self.clock.busy * (votes + exchange)
-        awake = self.clock.dispatch * self.clock.dispatch_awake
-        used += awake * rows.phases
-        used += self.clock.on_cores * rows.apply
+        used += rows.handled + self.clock.on_cores * rows.apply
         own = self.clock.on_cores * (self._backward + self._forward)
-        own += (self.clock.dispatch - awake) * clocks.woken
+        own += self.clock.dispatch * clocks.woken
         least: Floats = (own + used.take(index).sum(axis=0)) / self.clock.capacity
         return np.maximum(found, least)
 

@@ -73,6 +73,7 @@ def bounds(problem: Problem, branches: list[list[Bucket]], late: bool) -> np.nda
         np.concatenate([least, np.zeros((4, 1, 1))], axis=2),
         np.array([1] * len(different) + [0]),
         np.zeros((1, len(different) + 1)),
+        np.zeros(len(different) + 1),
     )
     index = np.full((max(map(len, branches)), len(branches)), len(different))
     for column, branch in enumerate(branches):

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsched.cost import price
-from commsched.cost.chain import messages_in_turn
+from commsched.cost.chain import messages_in_turn, messages_of_a_rank
 from commsched.exchange.method import Choice, Method, Phase, resolved
 from commsched.exchange.registry import find_method
 from commsched.machine.library import algorithm_of
@@ -40,6 +40,9 @@ ROWS = {Kind.DECIDE: 0, Kind.ENCODE: 1, Kind.EXCHANGE: 2, Kind.DECODE: 3}  # of 
 EXCHANGED = np.array([kind is Kind.EXCHANGE for kind in ROWS])[:, None, None]
 
 
+COUNTS = messages_in_turn, messages_of_a_rank
+
+
 class PricedRows(NamedTuple):
     """Buckets with their methods, priced: columns over buckets."""
 
@@ -49,6 +52,7 @@ class PricedRows(NamedTuple):
     seconds: Floats  # (4, phases, r): vote, encode, exchange, decode
     phases: Ints  # (r,)
     late: Floats  # (phases, r) s that exchanges last longer while the rank computes
+    handled: Floats  # (r,) s that messages take of a rank's share of the cores
 
     @property
     def kinds(self) -> Ints:
@@ -82,7 +86,8 @@ class Prices:
         self.tables = tables
         self.group = request.machine.everyone
         self.wakeup = request.machine.wakeup * request.net.occupies_cores
-        self._turns: dict[tuple[int, int | BucketSpec], Floats] = {}
+        self.message = request.machine.message / request.machine.alone
+        self._counted: dict[tuple[int, int | BucketSpec], Floats] = {}
         self._matrices: dict[tuple[BucketSpec, int], tuple[Floats, Floats]] = {}
         self.methods: list[Method] = []
         self.free: list[int] = []  # methods that any bucket may have
@@ -284,13 +289,15 @@ class Prices:
             parts.append((np.array([i]), found))
         most = max((p.shape[1] for _, p in parts), default=1)
         seconds, late = np.zeros((4, most, len(buckets))), np.zeros((most, len(buckets)))
-        phases = np.ones(len(buckets), np.int64)
+        phases, handled = np.ones(len(buckets), np.int64), np.zeros(len(buckets))
         for where, part in parts:
             seconds[:, : part.shape[1], where] = part
             phases[where] = part.shape[1]
-        if self.wakeup:
+        if self.wakeup or self.message:
             for i, (made, method) in enumerate(zip(buckets, methods, strict=True)):
-                late[: phases[i], i] = self._late(made, method)[: phases[i]]
+                turns, messages = self._messages(made, method)[:, : phases[i]]
+                late[: phases[i], i] = self.wakeup * turns
+                handled[i] = self.message * messages.sum()
         return PricedRows(
             np.array([b.ready for b in buckets]),
             np.array([b.after for b in buckets], np.int64),
@@ -298,22 +305,24 @@ class Prices:
             seconds,
             phases,
             late,
+            handled,
         )
 
-    def _late(self, made: Bucket, method: int) -> Floats:
-        """(phases,) s that each exchange of a bucket lasts longer while its rank computes."""
+    def _messages(self, made: Bucket, method: int) -> Floats:
+        """(2, phases): messages in turn of each exchange of a bucket, and messages of a rank."""
         net = self.request.net
         asked = made.numel if self.follows_size(made, method) else spec_of(made, net)
         key = method, asked
-        if key not in self._turns:
+        if key not in self._counted:
             machine, group, own = self.request.machine, self.group, self.methods[method]
             spec = own.seen(spec_of(made, net), group)
-            turns = [
-                messages_in_turn(one.schedule, one.payload, machine, group)
+            every = [
+                (one.schedule, one.payload, machine, group)
                 for one in map(resolved, own.phases(spec, group))
             ]
-            self._turns[key] = self.wakeup * np.array(turns, np.float64)
-        return self._turns[key]
+            counted = [[count(*one) for one in every] for count in COUNTS]
+            self._counted[key] = np.array(counted, np.float64)
+        return self._counted[key]
 
 
 class _Work(NamedTuple):

@@ -56,6 +56,7 @@ class Risk:
             seconds.reshape(*rows.seconds.shape[:2], -1),
             np.tile(rows.phases, DRAWS),
             np.tile(rows.late, DRAWS),
+            np.tile(rows.handled, DRAWS),
         )
         index = np.arange(size - 1)[:, np.newaxis] + size * np.arange(DRAWS)
         found = evaluator.iterations(every, index, candidate.late)

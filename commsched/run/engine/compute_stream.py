@@ -16,6 +16,9 @@ from commsched.run.job.clock import now
 
 QUIET = 5e-3  # s of sleep ahead that are enough to write spans
 WORK = 2**14  # float32 elements, in a core's cache, that spinning compute works on
+GROWS = 1.002  # what the median of a product follows its seconds by, up and down
+FIRST = 20e-3  # s of products by which ordinary interrupts are known
+LONG = 2.0  # medians from which a product was interrupted
 
 
 def run_steps(
@@ -25,14 +28,16 @@ def run_steps(
     steps: int,
     start: float | None = None,
     between: Callable[[int], bool] = lambda _: False,
+    core: "Core | None" = None,
 ) -> None:
     """Run the compute stream in this thread, from `start` on this rank's clock, and all exchanges.
 
     `between` is called after each step; it returns True if the clock restarts before the next step.
+    core: what layers that occupy one compute on.
     """
     clock = now() if start is None else start
     engine.board.occupies_cores = plan.net.occupies_cores  # otherwise it sleeps
-    core = Core()
+    core = core or Core()
     for step in range(steps):
         plan = engine.plan  # `between` may have changed it
         program = STRATEGIES[plan.strategy].lower(plan, step, engine.buckets.decisions)
@@ -104,25 +109,45 @@ def _emulate(
 
 
 class Core:
-    """The core that the layers of a step occupy, by the processor time of this thread.
+    """The core that the layers of a step occupy, by the work that this thread does on it.
 
-    What the thread does between two layers to record them is no part of a net: the next one takes
-    as much less. NumPy computes without the interpreter's lock, as the layers of a net do.
+    The work is counted in products of short arrays, each worth the processor time that it takes if
+    nothing but the system's ordinary interrupts disturbs it. What more of them take of this
+    thread's time, as for the packets of an exchange, is no work, though systems count it as this
+    thread's; nor is what the thread does between two layers to record them: the next one takes as
+    much less. NumPy computes without the interpreter's lock, as the layers of a net do.
     """
 
     def __init__(self) -> None:
+        self.interrupted = 0.0  # s that interrupts have taken of this thread's time, so far
         self._values = np.ones(WORK, np.float32)
+        self._usual = 0.0  # s of one product, the median
+        self._ordinary = 1.0  # s of this thread's time per second of work between interrupts
+        self.begin()
+        self.spin(FIRST)
+        self._ordinary = 1.0 + self.interrupted / FIRST
+        self.interrupted = 0.0
         self.begin()
 
     def begin(self) -> None:
         """Begin a step."""
-        self._until = time.thread_time()
+        self._since = time.thread_time()  # when the layers so far were done
+        self._over = 0.0  # s of work beyond them
 
     def spin(self, seconds: float) -> None:
-        """Keep the core busy until this thread has had `seconds` more than all layers before."""
-        self._until += seconds
-        while time.thread_time() < self._until:
+        """Keep the core busy until the layers since the step's begin have had their `seconds`."""
+        before = time.thread_time()
+        self._over += before - self._since - seconds
+        while self._over < 0.0:
             np.multiply(self._values, self._values, out=self._values)
+            after = time.thread_time()
+            took = after - before
+            self._usual = self._usual * (GROWS if took > self._usual else 1 / GROWS) or took
+            worth = self._ordinary * (took if took < LONG * self._usual else self._usual)
+            self.interrupted += took - worth
+            self._over += worth
+            before = after
+        self._since = before
 
 
 def in_turn(board: Board, step: int, ops: list[Op]) -> Iterator[Op]:
