@@ -1,5 +1,6 @@
 """Compute that spins has the processor time that it asks for, and nets say whether they spin."""
 
+import signal
 import time
 from dataclasses import replace
 
@@ -32,6 +33,31 @@ def test_what_is_done_between_layers_is_no_part_of_their_time():
     core.begin()
     core.spin(0.01)
     assert time.thread_time() - between >= 0.01 - LATER
+
+
+def test_what_interrupts_take_of_a_core_is_no_work():
+    core, taken = Core(), 0.0
+
+    def interrupt(*_: object) -> None:
+        nonlocal taken
+        begun = time.thread_time()
+        while time.thread_time() - begun < 2e-4:
+            pass
+        taken += time.thread_time() - begun
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 1e-3, 1e-3)
+    try:
+        core.begin()
+        begun = time.thread_time()
+        core.spin(0.1)
+        lasted = time.thread_time() - begun
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+    assert taken > 5e-3
+    assert core.interrupted == pytest.approx(taken, rel=0.3, abs=2e-3)
+    assert lasted == pytest.approx(0.1 + core.interrupted, abs=1e-3)
 
 
 def test_a_net_measured_on_a_processor_occupies_cores():

@@ -9,6 +9,7 @@ import pytest
 from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.lab.testbed import bed as beds
+from commsched.lab.testbed.hosts import cores
 from commsched.lab.testbed.network import Traffic
 from commsched.lab.testbed.proof import Crossing, crossing, missing, stated
 from commsched.lab.testbed.spec import Spec, parse_rate, rate_text
@@ -130,3 +131,16 @@ def test_bytes_that_are_missing_on_one_host_are_told():
         "host h1 received 500 kB over its shaped port, expected were 1 MB: the rest went around"
         " the port"
     ]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "usable", "shared"),
+    [
+        (2, [4, 5], [[4], [5]]),
+        (2, [0, 1, 2, 3], [[0, 1], [2, 3]]),
+        (4, [0, 1], [[0], [0], [1], [1]]),
+        (3, [0, 1], [[0, 1]] * 3),
+    ],
+)
+def test_hosts_have_cores_of_their_own_or_share_them_evenly(hosts, usable, shared):
+    assert cores(hosts, usable) == shared

@@ -29,7 +29,7 @@ class CellTimes(NamedTuple):
     handover: float = 0.0
     jitter: float = 0.0  # sigma of the logarithm of coding on a rank, over ranks and steps
     processor: Floats = NONE  # of a rank's cores that each exchange takes, without coding
-    interrupts: float = 0.0  # cores that interrupts take beside exchanges
+    interrupts: float = 0.0  # cores that interrupts take of a computing rank beside exchanges
 
     @property
     def whole(self) -> list[float]:

@@ -156,7 +156,7 @@ def _fitted(
     """Return the machine whose simulation is nearest to the measured times."""
     held = exercise.held_out(cells)
     machine = replace(plans[0].machine, native=_native(cells, times[0], ~held))
-    if machine.nodes > 1:  # in shared memory there are no packets
+    if machine.nodes > 1 and plans[-1].net.occupies_cores:  # shared memory has no packets
         between = replace(machine.between, interrupts=times[-1].interrupts)
         machine = replace(machine, between=between)
     for plan, real in zip(plans, times, strict=True):
