@@ -130,7 +130,7 @@ class Costs(Recorder):
 
     @property
     def interrupts(self) -> float:
-        """Return the cores that this rank's threads have without an exchange, but not beside one."""
+        """Return the cores that a rank's threads have without an exchange, not beside one."""
         (alone, worked_alone), (beside, worked_beside) = self._worked
         if not (alone and beside):
             return 0.0
