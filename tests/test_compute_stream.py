@@ -16,6 +16,7 @@ LATER = 1e-3  # s between the beginning of a test and of its core
 @pytest.mark.parametrize("seconds", [0.0, 0.02])
 def test_spinning_takes_processor_time_of_this_thread(seconds):
     core = Core()
+    core.spin(0.0)  # it learns
     begun = time.thread_time()
     core.spin(seconds)
     assert time.thread_time() - begun >= seconds - LATER
@@ -23,6 +24,7 @@ def test_spinning_takes_processor_time_of_this_thread(seconds):
 
 def test_what_is_done_between_layers_is_no_part_of_their_time():
     core = Core()
+    core.spin(0.0)  # it learns
     begun = time.thread_time()
     core.spin(0.01)
     while time.thread_time() - begun < 0.02:  # a record that takes long
@@ -37,6 +39,7 @@ def test_what_is_done_between_layers_is_no_part_of_their_time():
 
 def test_what_interrupts_take_of_a_core_is_no_work():
     core, taken = Core(), 0.0
+    core.spin(0.0)  # it learns
 
     def interrupt(*_: object) -> None:
         nonlocal taken

@@ -172,12 +172,8 @@ class Machine:
     """Nodes of ranks, the links inside and between them, and what computes on each rank."""
 
     FORMAT: ClassVar[str] = "commsched-machine/1"
-    GONE: ClassVar[tuple[str, ...]] = (
-        "alone",
-        "slowed",
-        "restart_us",
-        "dispatch_awake",
-    )  # of older versions
+    # Of older versions.
+    GONE: ClassVar[tuple[str, ...]] = ("alone", "slowed", "restart_us", "dispatch_awake")
 
     name: str
     source: Source = UNKNOWN

@@ -100,7 +100,7 @@ class StepClock:
     overlap: float  # share of a transfer that progresses under compute
     on_cores: bool = False  # whether the ranks' cores compute the layers
     capacity: float = inf  # cores that the tasks of a rank share
-    busy: float = 0.0  # share of its cores that an exchange keeps busy on each rank
+    busy: float = 0.0  # share of its cores that an exchange and its interrupts take on each rank
     waking: Waking | None = None
     # s that a rank's share of the cores is busy, besides, with an exchange that wakes its thread up
     dispatch: float = 0.0

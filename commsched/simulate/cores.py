@@ -9,8 +9,8 @@ from commsched.machine.model import Machine
 
 ROUNDS = 8  # placements at most, until tasks that slow each other have settled
 SHARES = 6  # rounds in which the shares of short tasks settle
-# s that a thread which has slept runs at once, before it shares a core with others: 0.7 ms x
-# (1 + log2 of up to 8 processors) (Linux, kernel/sched/fair.c).
+# s that a thread which has slept runs at once, before it shares a core with others: the slice of
+# Linux on 8 processors and more, 0.7 ms x (1 + log2 8) (kernel/sched/fair.c).
 SLICE = 2.8e-3
 TOGETHER = 1e-9  # s between tasks that follow each other at once
 SETTLED = 1e-3  # relative change of a task's seconds that counts as none

@@ -122,11 +122,8 @@ class Core:
         self.interrupted = 0.0  # s that interrupts have taken of this thread's time, so far
         self._values = np.ones(WORK, np.float32)
         self._usual = 0.0  # s of one product, the median
-        self._ordinary = 1.0  # s of this thread's time per second of work between interrupts
-        self.begin()
-        self.spin(FIRST)
-        self._ordinary = 1.0 + self.interrupted / FIRST
-        self.interrupted = 0.0
+        # s of this thread's time per second of work between interrupts; 0: not known yet
+        self._ordinary = 0.0
         self.begin()
 
     def begin(self) -> None:
@@ -135,7 +132,16 @@ class Core:
         self._over = 0.0  # s of work beyond them
 
     def spin(self, seconds: float) -> None:
-        """Keep the core busy until the layers since the step's begin have had their `seconds`."""
+        """Keep the core busy until the layers since the step's begin have had their `seconds`.
+
+        The first call learns what interrupts ordinarily take: no exchange may be under way.
+        """
+        if not self._ordinary:
+            self._ordinary = 1.0
+            self.spin(FIRST)
+            self._ordinary += self.interrupted / FIRST
+            self.interrupted = 0.0
+            self.begin()
         before = time.thread_time()
         self._over += before - self._since - seconds
         while self._over < 0.0:
