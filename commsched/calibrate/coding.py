@@ -13,6 +13,8 @@ from commsched.calibrate.traits import LARGE_THERE, stretch
 from commsched.coding.codec import Codec
 from commsched.coding.registry import CODECS
 from commsched.exchange.hashed_shares import COUNTED
+from commsched.exchange.pair import encode_with_feedback
+from commsched.kernels.finite import finite
 from commsched.kernels.hashing import index_sets
 from commsched.kernels.merge import Listed, listed, merged
 from commsched.kernels.modules import beside, module_of
@@ -30,7 +32,7 @@ SIDE, RANK = 512, 2  # shape of PowerSGD's product: a bucket as a matrix, times 
 # A codec whose `encode_traffic` is larger computes, and hardly waits for memory: its large run is
 # shorter by a factor, because a Bloom filter's takes 0.1 s.
 SLOW, SHORTER = 100.0, 4
-LOW = 0.01  # times the seconds per byte at SAMPLED, at least
+LOW = 0.01  # times the seconds per byte to encode at SAMPLED, at least
 WINDOWS = 4  # large runs of memory that a codec uses in turn
 TOGETHER = 3  # packets that are combined with another one
 CALL = 1e-6  # s, the least time of a call; not 0, because the fit multiplies it
@@ -69,6 +71,12 @@ def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> De
         np.matmul(arena.window(size).reshape(-1, SIDE), narrow)
         arena.end()
 
+    def gather() -> None:
+        bucket = arena.window(size)
+        np.copyto(bucket, arena.window(size))
+        finite(bucket)
+        arena.end()
+
     narrow = module.ones((SIDE, RANK), np.float32)
     clock = _clock(comm, arena.place, budget)
     bandwidth = 2 * 4 * size / clock(copy)
@@ -84,7 +92,7 @@ def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> De
         name=name,
         memory=memory / comm.size,
         bandwidth=bandwidth,
-        gather=3 / bandwidth,
+        gather=clock(gather) / (4 * size),
         scale=2 / bandwidth,
         fixed_scale=call,
         fixed_gather=call,
@@ -142,8 +150,8 @@ def _rate(comm: MPI.Intracomm, arena: Arena, codec: Codec, clock: Clock) -> Code
         most = max(most // SHORTER, 2 * SMALL)
     long = _times(comm, arena, codec, most, clock)
     slopes = np.maximum(long[0] - short[0], 0.0) / (long[1] - short[1])
-    encode, add, decode = np.maximum(short[0] - slopes * short[1], 0.0).tolist()
-    sparse = full = np.ones(3)  # times the slopes
+    encode, add, decode, _ = np.maximum(short[0] - slopes * short[1], 0.0).tolist()
+    sparse = full = np.ones(4)  # times the slopes
     if _omits_zeros(codec, most):
         grown = np.maximum(long[0] - short[0], CALL)
         sparse, full = (
@@ -162,6 +170,7 @@ def _rate(comm: MPI.Intracomm, arena: Arena, codec: Codec, clock: Clock) -> Code
         encode_dense=float(full[0]),
         decode_sparse=float(sparse[2]),
         decode_dense=float(full[2]),
+        feedback=float(max(slopes[3] - slopes[0], LOW * slopes[0])) if codec.feedback else None,
         source=f"runs of {SMALL} and {most} elements, sparse ones at a density of {SAMPLED:.0%};"
         f" encode and decode also at {SPARSE:.1%} and 100%",
     )
@@ -175,7 +184,7 @@ def _times(
     clock: Clock,
     density: float = SAMPLED,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return seconds of encode, add and decode of one run, and the bytes of each: (3,) each."""
+    """Return seconds and bytes of encode, add, decode, encode with feedback of a run: (4,) each."""
     rng = np.random.default_rng(comm.rank)
     values = rng.standard_normal(numel).astype(np.float32)
     if _omits_zeros(codec, numel):
@@ -184,6 +193,12 @@ def _times(
     values = beside(values, arena.values)
     packet = codec.encode(values, {})
     packets = cycle([packet.copy() for _ in range(WINDOWS)])
+    lost = Arena(WINDOWS * values.nbytes * codec.feedback, arena.place)  # zeros
+
+    def keep() -> None:
+        wanted = {"gradient": arena.window(numel), "lost": lost.window(numel)}
+        encode_with_feedback(codec, wanted)
+        arena.end()
 
     def encode() -> None:
         run = arena.window(numel)
@@ -204,11 +219,14 @@ def _times(
         codec.combine(list(islice(packets, 1 + TOGETHER)), arena.window(numel))
         arena.end()
 
-    seconds = [clock(encode), 0.0, clock(decode)]
+    kept = clock(keep) if codec.feedback else 0.0  # first: the others lose values
+    arena.fill(values)
+    seconds = [clock(encode), 0.0, clock(decode), kept]
     # Some codecs add packets before they decode them.
     apart = type(codec).combine is Codec.combine
     seconds[1] = clock(add) if apart else max(clock(combine) - seconds[2], 0.0) / TOGETHER
-    return np.array(seconds), np.array([values.nbytes, packet.nbytes, values.nbytes], np.float64)
+    nbytes = values.nbytes, packet.nbytes, values.nbytes, values.nbytes
+    return np.array(seconds), np.array(nbytes, np.float64)
 
 
 def _omits_zeros(codec: Codec, numel: int) -> bool:

@@ -303,10 +303,11 @@ def processor_seconds(plan: Plan) -> Floats:
     ops = [op for op in placed.values() if op.kind is Kind.EXCHANGE]
     lasts, link = predict(plan).exchange, machine.between if machine.nodes > 1 else machine.inside
     found = np.zeros(len(lasts))
+    phases = [resolved(one) for number in np.unique(cell) for one in phases_of(plan, number)]
     for name, made in breakdown.makeups(plan, ops).items():
         at = kinds[name]
-        found[at] = breakdown.processor_seconds(lasts[at], made.coded, machine, link.busy)
-    phases = [resolved(one) for number in np.unique(cell) for one in phases_of(plan, number)]
+        codes = breakdown.coding_seconds(phases[at], machine, made.coded)
+        found[at] = breakdown.processor_seconds(lasts[at], made.coded, codes, machine, link.busy)
     messages = [
         messages_of_a_rank(one.schedule, one.payload, machine, machine.everyone) for one in phases
     ]

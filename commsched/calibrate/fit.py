@@ -119,5 +119,9 @@ def adjusted(machine: Machine, factors: Factors) -> Machine:
 
 def _rate(rate: CodecRate, times: float) -> CodecRate:
     return replace(
-        rate, encode=times * rate.encode, add=times * rate.add, decode=times * rate.decode
+        rate,
+        encode=times * rate.encode,
+        add=times * rate.add,
+        decode=times * rate.decode,
+        feedback=None if rate.feedback is None else times * rate.feedback,
     )

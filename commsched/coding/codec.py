@@ -94,6 +94,13 @@ class Codec(ABC):
         """Read the packet of a run as its non-zeros; for codecs with `lists`."""
         raise AssertionError(f"codec {self.name!r} has no lists")
 
+    def feedback_rate(self, device: Device) -> float:
+        """Seconds per byte of values that error feedback adds to `encode`; 0 without feedback."""
+        if not self.feedback:
+            return 0.0
+        measured = self.rate(device).feedback
+        return self.feedback_traffic / device.bandwidth if measured is None else measured
+
     def packet(self, values: int, nbytes: int | None = None) -> Array:
         """Make an empty NumPy packet to receive into: for `values` values, or of `nbytes` bytes."""
         assert nbytes is not None, "only codecs of fixed size know it beforehand"

@@ -8,7 +8,7 @@ from commsched.arrays import Floats, Ints
 from commsched.cost.pattern import Pattern
 from commsched.exchange.payload import Payload, Payloads
 from commsched.machine.model import Machine
-from commsched.schedule.rounds import Round, Rows
+from commsched.schedule.rounds import Round, Rows, Schedule
 
 
 class MessageWork(NamedTuple):
@@ -55,11 +55,20 @@ class Works:
         self._table: _Table | None = None
         self._around = np.empty(0)
 
+    def _share(self, rnd: Round) -> float:
+        return max(len(rnd.src) / self._ranks, self._alone)
+
+    def processor_seconds(self, rnd: Round) -> float:
+        """Return the processor time that all ranks of a round code for, s."""
+        wire = self._payload.wire(rnd.first, rnd.stop, rnd.merged)
+        both = self._coding(rnd.first, rnd.stop, rnd.add, wire, self._alone)
+        return float(sum(each.sum() for each in both if each is not None))
+
     def some(self, rnd: Round, pattern: Pattern) -> MessageWork:
         """Return the work of senders and receivers in the order of the moves."""
         wire = self._payload.wire(rnd.first, rnd.stop, rnd.merged)
         busy = pattern.wire.port(wire)
-        code, merge = self._coding(rnd.first, rnd.stop, rnd.add, wire, len(rnd.src))
+        code, merge = self._coding(rnd.first, rnd.stop, rnd.add, wire, self._share(rnd))
         most = 0.0 if merge is None else float(merge.max())
         alone = pattern.wire.alone(wire) if pattern.wire.crowded else None
         return MessageWork(wire, busy, busy, alone, code, merge, float(busy.min()), most)
@@ -121,7 +130,7 @@ class Works:
 
     def _fill(self, rows: Rows, rnd: Round, pattern: Pattern) -> _Table:
         wire = self._payload.wire(rows.first, rows.stop, rnd.merged)
-        code, merge = self._coding(rows.first, rows.stop, rnd.add, wire, len(rnd.src))
+        code, merge = self._coding(rows.first, rows.stop, rnd.add, wire, self._share(rnd))
         known = pattern.wire.speed is not None
         busy = pattern.wire.port(wire) if known else None
         alone = pattern.wire.alone(wire) if known and pattern.wire.crowded else None
@@ -130,11 +139,10 @@ class Works:
         return _Table(rows, wire, busy, alone, code, merge, least, most)
 
     def _coding(
-        self, first: Ints, stop: Ints, add: bool, wire: Floats, coders: int
+        self, first: Ints, stop: Ints, add: bool, wire: Floats, share: float
     ) -> tuple[Floats | None, Floats | None]:
-        """Return the seconds to encode and to merge each message, with `coders` at a time."""
+        """Return the seconds to encode and to merge each message: a share of the rates."""
         rate = self._rate
-        share = max(coders / self._ranks, self._alone)
         raw = self._payload.raw(first, stop) if rate.encode or rate.decode else wire
         code = share * (rate.fixed + raw * rate.encode) if rate.encode else None
         if add:
@@ -142,3 +150,9 @@ class Works:
                 rate.per_add + wire * rate.add
             ) if rate.add or rate.per_add else None
         return code, share * (rate.per_decode + raw * rate.decode) if rate.decode else None
+
+
+def coding_of_a_rank(schedule: Schedule, payload: Payload, machine: Machine) -> float:
+    """Return the processor time that a rank codes for in an exchange, the mean of the ranks, s."""
+    works = Works(payload, machine, tables=False)
+    return sum(works.processor_seconds(rnd) for rnd in schedule.rounds()) / schedule.ranks

@@ -20,6 +20,8 @@ from commsched.schedule.registry import COLLECTIVES
 from commsched.schedule.rounds import Goal, Schedule
 
 LIBRARY = "native+dense"  # the all-reduce of the machine's library
+# B moved per B of values to add the unsent part 3, to look for NaN 1, to write zeros 1.
+TAKE_TRAFFIC = 5.0
 ALONE = Group(ranks=(0,), nodes=(0,))
 
 
@@ -118,7 +120,7 @@ class Pair(Method):
             if codec.encode_traffic == 0.0:
                 return copy_seconds(raw)(device)
             rate = codec.rate(device).at(spec.density)
-            return rate.fixed + raw * rate.encode + feedback_seconds(codec, raw, device)
+            return rate.fixed + raw * (rate.encode + codec.feedback_rate(device))
 
         def give_seconds(device: Device) -> float:
             rate = codec.rate(device).at(spec.density)
@@ -173,5 +175,5 @@ def take_with_feedback(state: State) -> Array:
 
 
 def feedback_seconds(codec: Codec, nbytes: float, device: Device) -> float:
-    """Seconds to add the unsent part, to check for NaN, and to keep the new unsent part."""
-    return nbytes * codec.feedback_traffic / device.bandwidth if codec.feedback else 0.0
+    """Seconds of feedback before an exchange whose hops keep their own losses."""
+    return nbytes * TAKE_TRAFFIC / device.bandwidth if codec.feedback else 0.0

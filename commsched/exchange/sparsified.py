@@ -10,7 +10,7 @@ from commsched.coding.registry import CODECS
 from commsched.coding.selection import Selection
 from commsched.errors import CommschedError
 from commsched.exchange.method import Choice, Method, Phase
-from commsched.exchange.pair import encode_with_feedback, feedback_seconds
+from commsched.exchange.pair import encode_with_feedback
 from commsched.machine.model import Device, Group
 from commsched.net.bucket import BucketSpec
 from commsched.net.sparsity import Sparsity
@@ -113,8 +113,8 @@ class Sparsified(Method):
 
     def _seconds(self, spec: BucketSpec, device: Device) -> float:
         raw, rate = 4.0 * spec.numel, self.codec.rate(device).at(spec.density)
-        coded = rate.fixed + raw * rate.encode + rate.per_decode + raw * rate.decode
-        return coded + feedback_seconds(self.codec, raw, device)
+        encode = rate.encode + self.codec.feedback_rate(device)
+        return rate.fixed + raw * encode + rate.per_decode + raw * rate.decode
 
 
 def _thinned(law: Sparsity, share: float) -> Sparsity:

@@ -54,6 +54,8 @@ class CodecRate:
     encode_dense: Annotated[Rounded, POSITIVE] = 1.0
     decode_sparse: Annotated[Rounded, POSITIVE] = 1.0
     decode_dense: Annotated[Rounded, POSITIVE] = 1.0
+    # To add what feedback kept and to keep what is not sent, besides `encode`; None: not measured.
+    feedback: PerByte | None = None
     source: Source = UNKNOWN
 
     def __post_init__(self) -> None:

@@ -1,5 +1,7 @@
 """gTop-k: `gtopk:SHARE`, a tree whose every merge keeps the largest of the sum."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from commsched.arrays import Array, Floats, Ints
@@ -11,7 +13,7 @@ from commsched.exchange.method import Method, Phase
 from commsched.exchange.pair import feedback_seconds, lost_of, route, take_with_feedback
 from commsched.exchange.payload import Payload
 from commsched.exchange.registry import METHODS
-from commsched.machine.model import Group
+from commsched.machine.model import CodecRate, Device, Group
 from commsched.net.bucket import BucketSpec
 
 STANDARD = "gtopk:0.01"
@@ -26,6 +28,11 @@ class Merging(TopK):
         count = np.ceil(self._share * np.asarray(stop - start, np.float64))
         found: Floats = HEADER + 8.0 * np.minimum(count, spec.nonzeros(start, stop, merged))
         return found
+
+    def rate(self, device: Device) -> CodecRate:
+        """Seconds per byte; the sender, too, continues with the decoded values."""
+        rate = super().rate(device)
+        return replace(rate, encode=rate.encode + rate.decode)
 
 
 class GlobalTopK(Method):

@@ -75,8 +75,7 @@ class HiTopK(Method):
 
         def take_seconds(device: Device) -> float:
             rate = codec.rate(device)
-            feedback = raw * codec.feedback_traffic / device.bandwidth
-            return rate.fixed + raw * rate.encode + feedback
+            return rate.fixed + raw * (rate.encode + codec.feedback_rate(device))
 
         def give_seconds(device: Device) -> float:
             rate = codec.rate(device)

@@ -18,6 +18,7 @@ from commsched.exchange.pair import lost_of, route
 from commsched.exchange.payload import Payload
 from commsched.exchange.registry import METHODS
 from commsched.kernels import select
+from commsched.kernels.accumulate import ADD, put
 from commsched.kernels.finite import finite
 from commsched.kernels.merge import Listed, ends, merged
 from commsched.kernels.modules import module_of
@@ -68,9 +69,7 @@ class OkTopK(Method):
 
         def choose(device: Device) -> float:
             speed = rate(device)
-            return speed.fixed + raw * (
-                speed.encode + self._codec.feedback_traffic / device.bandwidth
-            )
+            return speed.fixed + raw * (speed.encode + self._codec.feedback_rate(device))
 
         def free(device: Device) -> float:
             return 0.0
@@ -115,7 +114,7 @@ class OkTopK(Method):
                 take=_pull,
                 give=lambda state, packets: _leave(state, packets, numel, int(count)),
                 take_seconds=copy_seconds(8.0 * count / ranks),
-                give_seconds=copy_seconds(1.5 * raw),  # zeros written, and the loss copied
+                give_seconds=copy_seconds(0.5 * raw),  # zeros written
             ),
         )
 
@@ -123,10 +122,10 @@ class OkTopK(Method):
         """Select the largest; if the regions are renewed, propose the ends of equal shares."""
         gradient, lost = state["gradient"], lost_of(state)
         with np.errstate(over="ignore", invalid="ignore"):
-            wanted = gradient + lost
-        index = self._codec.select(wanted, state, 0)
-        state["ok own"] = Listed(index, wanted.take(index))
-        state["ok wanted"] = wanted if finite(wanted) else None
+            put(lost, gradient, ADD)
+        index = self._codec.select(gradient, state, 0)
+        state["ok own"] = Listed(index, gradient.take(index))
+        state["ok finite"] = finite(gradient)
         if "ok cuts" in state and int(state["step"]) % REGIONS:
             return np.zeros(0, np.uint8)
         every, total = np.arange(1, int(state["ranks"])), len(index) or numel
@@ -254,14 +253,15 @@ def _leave(state: State, packets: list[Array], numel: int, count: int) -> None:
     every = np.concatenate([sums for _, sums in lists])
     if len(every) > MOST * count:
         state["ok threshold"] = select.threshold_of(every, count)
+    wanted, own = state["gradient"], state["ok own"].index
+    if state["ok finite"]:
+        state["gradient"], state["lost"] = state["lost"], wanted  # the sums go over the old one
     values = state["gradient"]
     values.fill(0)
-    wanted, own = state["ok wanted"], state["ok own"].index
     for index, sums in lists:  # without zeros
         values[index] = sums
-    if wanted is not None:
+    if state["ok finite"]:
         wanted[own[values.take(own) != 0]] = 0
-        state["lost"][:] = wanted
     state["result"] = values
 
 

@@ -9,8 +9,10 @@ import numpy as np
 from commsched.arrays import Floats
 from commsched.cost import price
 from commsched.cost.alongside import alongside
+from commsched.cost.message_work import coding_of_a_rank
+from commsched.cost.play import moves_up_to
 from commsched.cost.wire import Wire
-from commsched.exchange.method import resolved
+from commsched.exchange.method import Phase, resolved
 from commsched.machine.model import Link, Machine
 from commsched.machine.relink import relinked
 from commsched.plan.model import Plan
@@ -51,13 +53,28 @@ def makeups(plan: Plan, ops: Iterable[Op]) -> dict[str, Makeup]:
     return found
 
 
-def processor_seconds(lasts: Floats, coded: float, machine: Machine, busy: float) -> Floats:
-    """Return the processor seconds of an exchange that lasts for `lasts` s: (n,) each.
+def processor_seconds(
+    lasts: Floats, coded: float, codes: float, machine: Machine, busy: float
+) -> Floats:
+    """Return a rank's processor seconds of an exchange that lasts for `lasts` s: (n,) each.
 
-    It waits for its start, codes for `coded` s as if all ranks of its node did, and keeps `busy`
-    cores busy in between.
+    The rank codes for `codes` s of processor time, and sleeps while it waits for the start and, in
+    the rest of the `coded` s, for others to code. In between it keeps `busy` cores busy.
     """
-    return coded * machine.alone + busy * np.maximum(lasts - coded - machine.startup, 0.0)
+    return codes + busy * np.maximum(lasts - coded - machine.startup, 0.0)
+
+
+def coding_seconds(phase: Phase, machine: Machine, coded: float) -> float:
+    """Return the processor time that a rank codes for in an exchange, s.
+
+    Of exchanges too large to count it is what takes `coded` s if all ranks code at once.
+    """
+    schedule = phase.schedule
+    if not coded:
+        return 0.0
+    if schedule.library or moves_up_to(schedule, price.LIMIT) > price.LIMIT:
+        return coded * machine.alone
+    return coding_of_a_rank(schedule, phase.payload, machine)
 
 
 def message_makeup(machine: Machine, op: Op, rank: int, peer: int) -> Makeup:

@@ -14,7 +14,7 @@ from commsched.machine.model import Link
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op
 from commsched.program.phases import decided_phase
-from commsched.simulate.breakdown import makeups, processor_seconds
+from commsched.simulate.breakdown import coding_seconds, makeups, processor_seconds
 from commsched.simulate.team_exchange import (
     Exchanged,
     ExchangeTeams,
@@ -33,7 +33,8 @@ Known = dict[tuple[object, ...], tuple[Floats, Floats]]
 class OwnWork(NamedTuple):
     """What an exchange takes of a rank beside messages, s."""
 
-    coded: float  # to encode, add and decode at its hops
+    coded: float  # to encode, add and decode at its hops one after the other, and to sum pieces
+    codes: float  # processor time for what it codes itself
     within: float  # to sum pieces
     late: float  # to wait for a core with each message, if the cores are busy all the while
     handled: float  # processor time to send and to receive messages
@@ -76,14 +77,16 @@ class ExchangeCosts:
     def _own_work(self, op: Op, step: int, teams: ExchangeTeams) -> OwnWork:
         machine = self.plan.machine
         coded = makeups(self.plan, [op])[op.name].coded if machine.cores else 0.0
-        phase = voting(teams.first, lambda _: 0.0) if op.kind is Kind.DECIDE else None
-        within = 0.0 if phase else self.phase(op, step).within_seconds(machine.device)
-        if not (machine.wakeup or machine.message):
-            return OwnWork(coded, within, 0.0, 0.0)
-        phase = phase or self.phase(op, step)
+        votes = op.kind is Kind.DECIDE
+        phase = voting(teams.first, lambda _: 0.0) if votes else self.phase(op, step)
+        within = 0.0 if votes else phase.within_seconds(machine.device)
+        codes = coded * machine.alone if votes else coding_seconds(phase, machine, coded)
+        late = handled = 0.0
         what = phase.schedule, phase.payload, machine, teams.first
-        late = machine.wakeup * messages_in_turn(*what)
-        return OwnWork(coded, within, late, machine.message * messages_of_a_rank(*what))
+        if machine.wakeup or machine.message:
+            late = machine.wakeup * messages_in_turn(*what)
+            handled = machine.message * messages_of_a_rank(*what)
+        return OwnWork(coded + within, codes + within * machine.alone, within, late, handled)
 
     def work(self, own: OwnWork, teams: ExchangeTeams, seconds: Floats) -> Floats:
         """Return for how long an exchange of some seconds needs a rank's share of the cores, s.
@@ -94,7 +97,7 @@ class ExchangeCosts:
         if not machine.cores:
             return np.zeros_like(seconds)
         busy = self.link(teams).busy
-        work = processor_seconds(seconds, own.coded + own.within, machine, busy)
+        work = processor_seconds(seconds, own.coded, own.codes, machine, busy)
         return np.where(seconds > 0.0, work / machine.alone, 0.0)
 
     def link(self, teams: ExchangeTeams) -> Link:
