@@ -10,7 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched.calibrate.traits import LARGE_THERE, stretch
-from commsched.coding.codec import Codec
+from commsched.coding.codec import Codec, State
 from commsched.coding.registry import CODECS
 from commsched.exchange.hashed_shares import COUNTED
 from commsched.exchange.pair import encode_with_feedback
@@ -38,6 +38,11 @@ TOGETHER = 3  # packets that are combined with another one
 CALL = 1e-6  # s, the least time of a call; not 0, because the fit multiplies it
 LEAST = 1  # repeats in a pass, at least; the median of PASSES ignores a disturbed one
 PASSES = 3  # over all codecs, apart in time: others may slow a machine for a second
+
+
+def measured() -> list[Codec]:
+    """List the codecs whose rates are measured."""
+    return [CODECS[name] for codec in CODECS.values() for name in (codec.name, *codec.alike)]
 
 
 def typical(passes: Sequence[Device]) -> Device:
@@ -86,7 +91,7 @@ def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> De
     merging = clock(lambda: _merge(lists, arena)) / sum(len(each.index) for each in lists)
     room = arena.part(WINDOWS * 4 * size)
     name, memory = arena.place.device.about()
-    codecs = {name: _rate(comm, room, codec, clock) for name, codec in CODECS.items()}
+    codecs = {codec.name: _rate(comm, room, codec, clock) for codec in measured()}
     call = max(codecs["dense"].fixed, CALL)
     return Device(
         name=name,
@@ -193,16 +198,17 @@ def _times(
     values = beside(values, arena.values)
     packet = codec.encode(values, {})
     packets = cycle([packet.copy() for _ in range(WINDOWS)])
+    state: State = {}  # some codecs use from step to step what they allocate in the first
     lost = Arena(WINDOWS * values.nbytes * codec.feedback, arena.place)  # zeros
 
     def keep() -> None:
-        wanted = {"gradient": arena.window(numel), "lost": lost.window(numel)}
-        encode_with_feedback(codec, wanted)
+        state["gradient"], state["lost"] = arena.window(numel), lost.window(numel)
+        encode_with_feedback(codec, state)
         arena.end()
 
     def encode() -> None:
         run = arena.window(numel)
-        made = codec.encode(run, {})
+        made = codec.encode(run, state)
         if codec.addable and not codec.lossless:
             codec.decode(made, run)  # the sender, too, continues with the decoded values
         arena.end()

@@ -17,7 +17,6 @@ from commsched.calibrate.back_to_back import Row
 from commsched.calibrate.cell_times import CellTimes, predict
 from commsched.calibrate.exercise import WorkloadCell
 from commsched.calibrate.fit import fit
-from commsched.coding.registry import CODECS
 from commsched.exchange.pair import LIBRARY
 from commsched.machine import file as machine_file
 from commsched.machine.device import Device
@@ -105,7 +104,7 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
     progress("links", 0.0)
     room = coding.WINDOWS * 4 * coding.large(place)
     arena = Arena(max(ARENA, links.SIZES[-1] * comm.size, room), place)
-    share = seconds * CODING / (6 * len(CODECS) + 2) / coding.PASSES
+    share = seconds * CODING / (6 * len(coding.measured()) + 2) / coding.PASSES
     passes: list[Device] = []
 
     def code(others: float) -> None:

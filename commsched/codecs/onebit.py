@@ -38,8 +38,12 @@ class OneBit(Blockwise):
         return means, negative
 
     def value(self, codes: Array, scales: Array, out: Array) -> None:
-        out[...] = scales[:, :1]
-        np.copyto(out, scales[:, 1:], where=codes.view(np.bool_))
+        # Without a branch per value, which takes four times as long on values of mixed signs.
+        above, below = scales.view(np.int32)[:, :1], scales.view(np.int32)[:, 1:]
+        words = out.view(np.int32)
+        np.multiply(codes, np.int32(-1), out=words)
+        words &= above ^ below
+        words ^= above
 
 
 CODECS.add("onebit")(OneBit())

@@ -18,10 +18,9 @@ RENEW = 32  # steps that a threshold serves; source: Li & Hoefler (Ok-Topk), PPo
 # A sampled or reused threshold may select fewer or more, up to these; else the exact one counts.
 FEWEST, MOST = 0.5, 1.5
 
-# Of each way the memory traffic per byte of values that takes as long in NumPy, and its seconds per
-# second of `exact`, measured: 1 and 4 M normal values, a share of 1 %, two ranks on two cores of an
-# AMD EPYC.
-WAYS = {"exact": (25.0, 1.0), "sampled": (3.0, 0.6), "bisect": (40.0, 3.4), "reused": (3.5, 0.35)}
+# Of each way the memory traffic per byte of values that takes as long in NumPy.
+WAYS = {"exact": 25.0, "sampled": 3.0, "bisect": 40.0, "reused": 3.5}
+STANDARD = "topk:0.01"
 
 
 class TopK(Selection):
@@ -34,16 +33,17 @@ class TopK(Selection):
     "Sparse communication for distributed gradient descent", EMNLP 2017.
     """
 
-    standard = "topk:0.01"
-
     def __init__(self, share: float, way: str, forget: bool = False) -> None:
-        named = f"topk:{read.written(share)}" + (f":{way}" if way != "exact" else "")
+        suffix = f":{way}" if way != "exact" else ""
+        named = f"topk:{read.written(share)}{suffix}"
+        self.standard = STANDARD + suffix
+        self.alike = tuple(f"{STANDARD}:{other}" for other in WAYS if other != "exact")
         super().__init__(named + (f":{read.FORGET}" if forget else ""))
         self._share = share
         self._way = way
         self.feedback = not forget
         self.stateful = way == "reused"
-        self.encode_traffic, self.encode_times = WAYS[way]
+        self.encode_traffic = WAYS[way]
 
     def select(self, values: Array, state: State, start: int) -> Array:
         count = self._count(len(values))
@@ -94,7 +94,7 @@ class TopK(Selection):
         return int(np.ceil(self._share * numel))
 
 
-@CODECS.family(TopK.standard)
+@CODECS.family(STANDARD)
 def topk(parameters: list[str]) -> TopK:
     """Read SHARE, WAY, and whether unsent values are forgotten."""
     parameters, forget = read.forgets(parameters)

@@ -1,7 +1,6 @@
 """The interface of codecs: encode and decode, and the prediction of bytes and seconds."""
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,10 +40,10 @@ class Codec(ABC):
     no_feedback: str = ""  # why the codec cannot have feedback
     codes_values: bool = False  # may code the values of a selection
     lists: bool = False  # writes and reads lists of non-zeros without a dense run
-    standard: str = ""  # the listed codec of the same family, whose measured rate may serve
+    standard: str = ""  # a codec of the same family whose measured rate may serve
+    alike: tuple[str, ...] = ()  # unlisted codecs of the family whose rates are measured, too
     # Memory traffic for unmeasured seconds: B moved per B of (values, packet, values).
     encode_traffic: float
-    encode_times: float = 1.0  # s to encode, per s of the standard codec of its family
     add_traffic: float
     decode_traffic: float
     feedback_traffic: float = 9.0  # add 3, look for NaN 1, decode 2, subtract 3
@@ -118,8 +117,7 @@ class Codec(ABC):
         if self.name in device.codecs:
             return device.codecs[self.name]
         if self.standard in device.codecs:
-            rate = device.codecs[self.standard]
-            return replace(rate, encode=self.encode_times * rate.encode)
+            return device.codecs[self.standard]
         return CodecRate(
             encode=self.encode_traffic / device.bandwidth,
             add=self.add_traffic / device.bandwidth,

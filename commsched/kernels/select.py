@@ -82,7 +82,9 @@ def threshold_of(values: Array, count: int) -> float:
     """Return the `count`-th largest magnitude; 0 if there are fewer values."""
     if not 0 < count <= len(values):
         return 0.0
-    return float(_ranked(magnitudes(values), count).view(np.float32)[0])
+    found = _sampled(values, count)
+    words = magnitudes(values if found is None else values[found])
+    return float(_ranked(words, count).view(np.float32)[0])
 
 
 def _ranked(words: Array, count: int) -> Array:
@@ -109,10 +111,15 @@ def largest(values: Array, count: int) -> Array:
 
 
 def _likely(values: Array, count: int) -> Array:
-    """Return ascending indices that include the `count` largest magnitudes, but no zeros.
+    """Return ascending indices that include the `count` largest magnitudes, but no zeros."""
+    found = _sampled(values, count)
+    return above(values, threshold_of(values, count)) if found is None else found
 
-    A sample gives a threshold that a few more elements reach, and only these are ranked. If the
-    threshold is too high, all elements are ranked.
+
+def _sampled(values: Array, count: int) -> Array | None:
+    """Return ascending indices that include the `count` largest magnitudes; None: unknown.
+
+    A sample gives a threshold that a few more elements reach, so that only these are ranked.
     """
     if device(values) is None and len(values) >= MANY and count <= len(values) // 2:
         # Four standard deviations of a share of SAMPLE draws are at most 4 / sqrt(4 SAMPLE).
@@ -120,7 +127,7 @@ def _likely(values: Array, count: int) -> Array:
         found = above(values, sampled_threshold(values, share, key=0))
         if len(found) >= count:
             return found
-    return above(values, threshold_of(values, count))
+    return None
 
 
 def first_of(values: Array, index: Array, count: int) -> Array:
