@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from commsched.calibrate.coding import PASSES, typical
+from commsched.calibrate.coding import PASSES, measured, typical
+from commsched.coding.registry import CODECS
 from commsched.machine.device import CodecRate, Device
 
 QUIET = Device(
@@ -46,3 +47,15 @@ def test_every_number_is_the_middle_one():
     assert found == slow(2.0)
     mixed = [replace(QUIET, flops=f, bandwidth=b) for f, b in ((1e9, 3e9), (2e9, 1e9), (3e9, 2e9))]
     assert (typical(mixed).flops, typical(mixed).bandwidth) == (2e9, 2e9)
+
+
+def test_every_listed_codec_is_measured_and_each_way_to_find_the_largest():
+    names = [codec.name for codec in measured()]
+    assert len(names) == len({*names})
+    assert {*CODECS} < {*names}
+    rates = {
+        name: CodecRate(encode=1e-9 * (i + 1), add=0, decode=0) for i, name in enumerate(names)
+    }
+    device = replace(QUIET, codecs=rates)
+    for way in ("", ":sampled", ":bisect", ":reused"):
+        assert CODECS[f"topk:0.3{way}"].rate(device) == device.codecs[f"topk:0.01{way}"]

@@ -8,10 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.calibrate.cell_times import coding_jitter
+from commsched.cost.message_work import coding_of_a_rank
 from commsched.machine import file as machine_file
 from commsched.machine.model import CodecRate
+from commsched.net.bucket import BucketSpec
+from commsched.schedule.registry import COLLECTIVES
 from commsched.simulate.engine import simulate
-from tests.support.exchanges import DEVICE, filled
+from tests.support.exchanges import DEVICE, carry, filled
 from tests.support.small_plans import graph, machine, plan
 from tests.test_ports import ends
 
@@ -88,6 +91,17 @@ def test_few_that_code_are_as_much_faster_as_the_cores_allow_and_all_are_not(cor
     expected = (max(share, 2 / 4) + max(share, 1 / 4)) / 2
     found = (ends("tree", seldom, 4000, 0.0).max() - silent) / adding
     np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 4])
+def test_a_rank_codes_its_own_part_of_an_exchange_and_not_what_others_code(cores):
+    rate = CodecRate(encode=1e-9, add=2e-9, decode=3e-9)
+    on = replace(filled(1, 4, device=replace(DEVICE, codecs={"fp16": rate})), cores=cores)
+    tree, spec = COLLECTIVES["tree"](on.everyone), BucketSpec.uniform(4000)
+    found = coding_of_a_rank(tree, carry(tree, "fp16", spec), on)
+    # Three send up and three sums are added; three send down and three ranks decode.
+    whole = 6 * 16000 * rate.encode + 3 * 8000 * rate.add + 3 * 16000 * rate.decode
+    assert found == pytest.approx(whole / 4 * min(1.0, cores / 4))
 
 
 def test_both_are_kept_in_machine_files():

@@ -198,6 +198,7 @@ def test_of_many_the_likely_ones_are_ranked_as_all_are(kind):
         wanted = np.sort(np.argsort(-np.abs(values), kind="stable")[:count])
         wanted = wanted[values[wanted] != 0]
         np.testing.assert_array_equal(select.largest(values, count), wanted)
+        assert select.threshold_of(values, count) == np.sort(abs(values))[-count]
 
 
 @given(numel=st.integers(1, 500), share=st.floats(0.01, 1), seed=st.integers(0, 9))

@@ -340,3 +340,35 @@ def test_an_exchange_waits_for_the_start_up_before_its_first_message():
         for each in (on, replace(on, startup=3e-3))
     ]
     np.testing.assert_allclose(ends[1] - ends[0], 3e-3)
+
+
+# --- Error feedback. ---
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_feedback_takes_what_was_measured_or_else_its_memory_traffic(name):
+    codec, seconds = CODECS[name], 7e-9
+    rate = CodecRate(encode=1e-9, add=1e-9, decode=1e-9)
+    unknown = replace(DEVICE, codecs={name: rate})
+    known = replace(DEVICE, codecs={name: replace(rate, feedback=seconds)})
+    traffic = codec.feedback_traffic / DEVICE.bandwidth
+    assert codec.feedback_rate(known) == seconds * codec.feedback
+    assert codec.feedback_rate(unknown) == traffic * codec.feedback
+    pair = Pair("all-gather", name)
+    prices = [
+        price.price(pair, BucketSpec.uniform(10000), on, on.everyone).encode
+        for on in (replace(flat(2), device=device) for device in (known, unknown))
+    ]
+    more = 4 * 10000 * (seconds - traffic) * codec.feedback
+    assert prices[0] - prices[1] == pytest.approx(more, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["randomk:0.01", "fp16", "fp16:feedback"])
+def test_ranks_that_merge_take_memory_traffic_to_keep_what_they_drop(name):
+    codec, spec = CODECS[name], BucketSpec.uniform(10000)
+    ring = COLLECTIVES["ring"](flat(2).everyone)
+    own, plain = carry(ring, name, spec).rate(DEVICE), codec.rate(DEVICE)
+    assert (own.encode > plain.encode) == codec.feedback
+    # Copy 2, subtract 3, look for NaN 1, add 3 (B moved per B of values).
+    assert own.encode - plain.encode == pytest.approx(9 / DEVICE.bandwidth * codec.feedback)
+    assert own.decode == plain.decode

@@ -306,8 +306,8 @@ def processor_seconds(plan: Plan) -> Floats:
     phases = [resolved(one) for number in np.unique(cell) for one in phases_of(plan, number)]
     for name, made in breakdown.makeups(plan, ops).items():
         at = kinds[name]
-        codes = breakdown.coding_seconds(phases[at], machine, made.coded)
-        found[at] = breakdown.processor_seconds(lasts[at], made.coded, codes, machine, link.busy)
+        own = breakdown.coding_seconds(phases[at], machine, made.coded)
+        found[at] = breakdown.processor_seconds(lasts[at], made.coded, own, machine, link.busy)
     messages = [
         messages_of_a_rank(one.schedule, one.payload, machine, machine.everyone) for one in phases
     ]

@@ -54,14 +54,14 @@ def makeups(plan: Plan, ops: Iterable[Op]) -> dict[str, Makeup]:
 
 
 def processor_seconds(
-    lasts: Floats, coded: float, codes: float, machine: Machine, busy: float
+    lasts: Floats, coded: float, own_coding: float, machine: Machine, busy: float
 ) -> Floats:
     """Return a rank's processor seconds of an exchange that lasts for `lasts` s: (n,) each.
 
-    The rank codes for `codes` s of processor time, and sleeps while it waits for the start and, in
-    the rest of the `coded` s, for others to code. In between it keeps `busy` cores busy.
+    The rank codes for `own_coding` s of processor time, and sleeps while it waits for the start
+    and, in the rest of the `coded` s, for others to code. In between it keeps `busy` cores busy.
     """
-    return codes + busy * np.maximum(lasts - coded - machine.startup, 0.0)
+    return own_coding + busy * np.maximum(lasts - coded - machine.startup, 0.0)
 
 
 def coding_seconds(phase: Phase, machine: Machine, coded: float) -> float:

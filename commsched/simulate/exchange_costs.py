@@ -34,7 +34,7 @@ class OwnWork(NamedTuple):
     """What an exchange takes of a rank beside messages, s."""
 
     coded: float  # to encode, add and decode at its hops one after the other, and to sum pieces
-    codes: float  # processor time for what it codes itself
+    own_coding: float  # processor time for what it codes itself
     within: float  # to sum pieces
     late: float  # to wait for a core with each message, if the cores are busy all the while
     handled: float  # processor time to send and to receive messages
@@ -80,13 +80,13 @@ class ExchangeCosts:
         votes = op.kind is Kind.DECIDE
         phase = voting(teams.first, lambda _: 0.0) if votes else self.phase(op, step)
         within = 0.0 if votes else phase.within_seconds(machine.device)
-        codes = coded * machine.alone if votes else coding_seconds(phase, machine, coded)
+        coding = coded * machine.alone if votes else coding_seconds(phase, machine, coded)
         late = handled = 0.0
         what = phase.schedule, phase.payload, machine, teams.first
         if machine.wakeup or machine.message:
             late = machine.wakeup * messages_in_turn(*what)
             handled = machine.message * messages_of_a_rank(*what)
-        return OwnWork(coded + within, codes + within * machine.alone, within, late, handled)
+        return OwnWork(coded + within, coding + within * machine.alone, within, late, handled)
 
     def work(self, own: OwnWork, teams: ExchangeTeams, seconds: Floats) -> Floats:
         """Return for how long an exchange of some seconds needs a rank's share of the cores, s.
@@ -97,7 +97,7 @@ class ExchangeCosts:
         if not machine.cores:
             return np.zeros_like(seconds)
         busy = self.link(teams).busy
-        work = processor_seconds(seconds, own.coded, own.codes, machine, busy)
+        work = processor_seconds(seconds, own.coded, own.own_coding, machine, busy)
         return np.where(seconds > 0.0, work / machine.alone, 0.0)
 
     def link(self, teams: ExchangeTeams) -> Link:
