@@ -4,6 +4,7 @@ import signal
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from commsched.net import file as net_file
@@ -37,7 +38,8 @@ def test_what_is_done_between_layers_is_no_part_of_their_time():
     assert time.thread_time() - between >= 0.01 - LATER
 
 
-def test_what_interrupts_take_of_a_core_is_no_work():
+def interrupted_spin() -> tuple[float, float]:
+    """Spin while signals interrupt; return what they took, and what the core noticed, in s."""
     core, taken = Core(), 0.0
     core.spin(0.0)  # it learns
 
@@ -59,8 +61,14 @@ def test_what_interrupts_take_of_a_core_is_no_work():
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
     assert taken > 5e-3
-    assert core.interrupted >= 0.7 * taken - 2e-3  # the host may take more
     assert lasted == pytest.approx(0.1 + core.interrupted, abs=1e-3)
+    return taken, core.interrupted
+
+
+def test_what_interrupts_take_of_a_core_is_no_work():
+    # A host that slows a core for a while interrupts it, too: medians.
+    taken, noticed = np.median([interrupted_spin() for _ in range(7)], axis=0)
+    assert noticed == pytest.approx(taken, rel=0.3, abs=2e-3)
 
 
 def test_a_net_measured_on_a_processor_occupies_cores():
