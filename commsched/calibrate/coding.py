@@ -163,6 +163,7 @@ def _rate(comm: MPI.Intracomm, arena: Arena, codec: Codec, clock: Clock) -> Code
             np.maximum((_times(comm, arena, codec, most, clock, share)[0] - short[0]) / grown, LOW)
             for share in (SPARSE, 1.0)
         )
+    kept = max(slopes[3] - slopes[0], LOW * slopes[0], CALL / (4 * most))  # not 0: not measured
     zero_copy = codec.encode_traffic == 0.0
     return CodecRate(
         encode=0.0 if zero_copy else float(slopes[0]),
@@ -175,7 +176,7 @@ def _rate(comm: MPI.Intracomm, arena: Arena, codec: Codec, clock: Clock) -> Code
         encode_dense=float(full[0]),
         decode_sparse=float(sparse[2]),
         decode_dense=float(full[2]),
-        feedback=float(max(slopes[3] - slopes[0], LOW * slopes[0])) if codec.feedback else None,
+        feedback=float(kept) if codec.feedback else None,
         source=f"runs of {SMALL} and {most} elements, sparse ones at a density of {SAMPLED:.0%};"
         f" encode and decode also at {SPARSE:.1%} and 100%",
     )

@@ -47,6 +47,7 @@ def net_under_load(
     place: Placement = ON_HOST,
     timeout: float = 60.0,
     threads: int = 1,
+    seconds: float = SECONDS,
 ) -> Net:
     """Return the net on all ranks, with the seconds of layers, optimiser and what is between steps.
 
@@ -65,7 +66,7 @@ def net_under_load(
     local = ranks_of_this_node(comm)
     most, cores = int(agree.largest(local.size, comm)), cores_of_host(comm)
     middle, lonely = mean_or_median(most * threads, cores), []
-    training = _LonelyTraining(net, plan, settings, place, timeout)
+    training = _LonelyTraining(net, plan, settings, place, timeout, seconds)
     firsts = comm.Split(local.rank == 0, comm.rank)
     assert isinstance(firsts, MPI.Intracomm)
     if most > 1:
@@ -116,11 +117,12 @@ class _LonelyTraining:
     settings: Settings
     place: Placement
     timeout: float
+    enough: float  # s of counted steps, at least
 
     def measure(self, comm: MPI.Intracomm, middle: Middle) -> tuple[Floats, int]:
         """Train for long enough; return what `_seconds` says and the counted steps."""
         steps, found = STEPS, self._seconds(STEPS, comm, middle)
-        enough = math.ceil(SECONDS / agree.largest(float(found.sum()), comm))
+        enough = math.ceil(self.enough / agree.largest(float(found.sum()), comm))
         if enough > steps:
             steps, found = enough, self._seconds(enough, comm, middle)
         return found, steps

@@ -31,6 +31,7 @@ class ProfileRequest:
     device: str  # "cpu" or "cuda"
     timeout: float  # s without progress
     threads: int  # of each rank's matrix products; 0: not known
+    seconds: float  # of counted steps, at least
     check: Callable[[TrainableNet], None]  # refuses a net that is too large
 
 
@@ -45,7 +46,9 @@ def profile_job(wanted: ProfileRequest) -> Net | None:
         dog.stage(f"measuring {wanted.net}")
         own = settings_of_rank(wanted.batch, wanted.optimizer, half=wanted.half)
         with nullcontext() if comm.rank else working(f"measuring {wanted.net}"):
-            found = net_under_load(net, own, comm, place, wanted.timeout, wanted.threads)
+            found = net_under_load(
+                net, own, comm, place, wanted.timeout, wanted.threads, wanted.seconds
+            )
     return None if comm.rank else found
 
 

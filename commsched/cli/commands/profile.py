@@ -14,6 +14,7 @@ from commsched.cli.options import (
     json_file,
 )
 from commsched.cli.ranks import begin
+from commsched.quantities import SECONDS
 
 EXAMPLE = """example:
   mpiexec -n 4 commsched profile words --batch 16 -o words.json    # as many ranks as will train
@@ -27,6 +28,7 @@ OPTIONS = (
     Option("--batch", "N", "samples per rank, or per microbatch of a pipeline", int, 16),
     Option("--precision", None, "number format", default="fp32", choices=("fp32", "fp16")),
     Option("--optimizer", "NAME", "sgd, momentum or adam", default="momentum"),
+    Option("--seconds", "TIME", "duration of the measured steps, at least", SECONDS, 2.0),
     DEVICE,
     TIMEOUT,
     Option("-o --output", "FILE", "net file to write", json_file, required=True),
@@ -62,6 +64,7 @@ def profile(args: argparse.Namespace) -> None:
             device=args.device,
             timeout=args.timeout,
             threads=threads(),
+            seconds=args.seconds,
             check=lambda net: size.check(args, args.net, size.profile(net)),
         )
     )

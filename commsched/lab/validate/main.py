@@ -1,5 +1,6 @@
 """Calibrate each bed, then predict and run each cell: the accuracy table."""
 
+import math
 import os
 import time
 import traceback
@@ -12,7 +13,7 @@ import numpy as np
 
 from commsched import files
 from commsched.errors import CommschedError
-from commsched.lab.validate.cells import TRAIN, ValidationCell, make_plan
+from commsched.lab.validate.cells import ValidationCell, make_plan
 from commsched.lab.validate.decisions import measured_plans
 from commsched.lab.validate.disturbance import PATIENCE, Calm
 from commsched.lab.validate.session import BedSession, Say, bed_session, identity
@@ -26,6 +27,7 @@ from commsched.lab.validate.table import (
     appending,
 )
 from commsched.plan.model import Plan
+from commsched.planner.search.timing import iteration
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import simulate
 from commsched.timeline import measure
@@ -35,7 +37,7 @@ from commsched.timeline.compare import Comparison, compare
 
 TABLE = "table.jsonl"
 WARM = 1  # warm-up steps, which are left out
-TRAINED_STEPS = 3  # steps of a training per step of a run: they are short
+LASTS = 2.0  # s of a predicted run at least: cores change their speed many times a second
 TOLD = 0.005  # least share of the iteration that is said of an error's parts
 MOST_TOLD = 6
 
@@ -47,8 +49,8 @@ class ValidationRequest:
     """Which cells are validated, part by part, and how."""
 
     parts: Sequence[Sequence[ValidationCell]]
-    steps: int = 11  # including one warm-up step
-    seconds: float = 20.0  # of calibration per bed
+    steps: int = 11  # at least, including one warm-up step
+    seconds: float = 20.0  # of a calibration
     patience: float = PATIENCE  # s for repeating disturbed measurements
 
     @property
@@ -60,20 +62,22 @@ class ValidationRequest:
 def validate(wanted: ValidationRequest, folder: Path, say: Say, done: Done) -> list[Row]:
     """Return the rows of the wanted cells; `folder` stores all files and finished rows.
 
-    An interrupted validation goes on: a cell is run again only if it failed, or if its bed has
-    been calibrated again.
+    Each part calibrates its beds anew, so that machine and cells are measured within minutes. An
+    interrupted validation goes on: a cell is run again only if it failed, or if its bed has been
+    calibrated again.
     """
     files.make_folder(folder)
     calm = Calm(patience=wanted.patience)
     with appending(folder / TABLE) as file:
         known = {row.cell: row for row in file.rows}
-        for part in wanted.parts:
+        for number, part in enumerate(wanted.parts, 1):
+            place = folder / f"part-{number}"
             for bed in dict.fromkeys(cell.bed for cell in part):
                 here = [cell for cell in part if cell.bed == bed]
-                now = identity(folder / bed)
+                now = identity(place / bed)
                 left = [cell for cell in here if not _finished(known.get(cell), now)]
                 if left:
-                    with bed_session(bed, folder, wanted.seconds, say, calm) as session:
+                    with bed_session(bed, place, wanted.seconds, say, calm) as session:
                         known |= _rows(left, session, wanted, file, done)
     return [known[cell] for cell in wanted.cells if cell in known]
 
@@ -123,7 +127,7 @@ def _row(
     if not cell.method:
         return DecisionRow(**about, plans=measured_plans(cell, net, machine, session, wanted.steps))
     plan = make_plan(cell, net, machine)
-    steps = wanted.steps * (TRAINED_STEPS if cell.compute == TRAIN else 1)
+    steps = max(wanted.steps, math.ceil(LASTS / iteration(plan)))
     predicted = simulate(plan, steps).timeline()
     measured, stolen = session.measured(plan, cell, cell.stem, steps)
     both = compare(predicted, measured, WARM)
