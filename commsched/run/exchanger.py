@@ -85,8 +85,7 @@ class Exchanger:
 
     With `device="cuda"` gradients and sums are CuPy arrays on the GPU that is current where the
     block begins. `ready` and `wait` work in the stream that is current there, in whatever thread;
-    `ready` waits for no device. CUDA's default stream waits for all others: no
-    transfer overlaps its work.
+    `ready` waits for no device. No transfer overlaps CUDA's default stream: it waits for the rest.
     """
 
     names: tuple[str, ...]  # all tensors, in the order in which their sums come back
