@@ -28,9 +28,6 @@ class Rings:
     def without_rest(self, message: int) -> float:
         return 2 * HOP
 
-    def busy(self, message: int, budget: float) -> float:
-        return 0.2
-
 
 @pytest.mark.parametrize("disturbed", range(1, 2 * len(links.SIZES) + 1))
 def test_a_ring_that_is_disturbed_once_does_not_count(monkeypatch, disturbed):

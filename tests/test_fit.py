@@ -39,6 +39,5 @@ def test_the_share_of_the_start_up_is_the_one_with_which_exchanges_follow_as_mea
     right = replace(machine(2, 2), startup=2e-4, awake=share)
     (first, *_, last) = back_to_back.exchanges(right)
     behind = (last.end.max() - first.end.max()) / (back_to_back.BUCKETS - 1)
-    measured = back_to_back.Row(behind=behind, message=0.0)
-    found = back_to_back.awake(replace(right, awake=0.5), measured)
+    found = back_to_back.awake(replace(right, awake=0.5), behind)
     assert found == pytest.approx(share, abs=1e-6)

@@ -1,21 +1,18 @@
 """Measure how exchanges follow each other if no thread has to wake up before them."""
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
-from commsched.calibrate.exercise import RING, SMALL, WARM, Costs, run
-from commsched.cost.chain import messages_of_a_rank
-from commsched.exchange.method import resolved
-from commsched.exchange.registry import phases_of
+from commsched.calibrate.exercise import RING, SMALL, WARM, run
 from commsched.machine.model import Machine
 from commsched.net.bucket import Piece
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.plan.model import Launch, Plan
 from commsched.program.model import Kind
-from commsched.run.job import agree, clock
+from commsched.run.engine.recorder import Recorder
+from commsched.run.job import clock
 from commsched.run.wire.placement import Placement
 from commsched.simulate.engine import simulate
 from commsched.simulate.placed import Placed
@@ -23,13 +20,6 @@ from commsched.simulate.placed import Placed
 BUCKETS = 16  # of SMALL bytes, ready at once
 STEPS = 12  # counted ones
 PAUSE = 5e-3  # s of compute before they are ready
-
-
-class Row(NamedTuple):
-    """What was measured, medians in s."""
-
-    behind: float  # from the end of an exchange on the last rank to that of the next one
-    message: float  # of a rank's cores that each of its messages takes, without coding
 
 
 def make_plan(machine: Machine) -> Plan:
@@ -56,41 +46,33 @@ def make_plan(machine: Machine) -> Plan:
     )
 
 
-def measure(comm: MPI.Intracomm, machine: Machine, timeout: float, place: Placement) -> Row:
-    """Run the plan on all ranks."""
+def measure(comm: MPI.Intracomm, machine: Machine, timeout: float, place: Placement) -> float:
+    """Run the plan; return the s from the end of an exchange on all ranks to that of the next."""
     offset = clock.align(comm).offset
     number = {one.op.name: k for k, one in enumerate(exchanges(machine))}
     own = np.zeros((WARM + STEPS, BUCKETS))
-    costs = Costs(comm.rank, 1.0 / machine.alone)
-    for span in run(comm, make_plan(machine), WARM + STEPS, costs, timeout, place):
+    for span in run(comm, make_plan(machine), WARM + STEPS, Recorder(comm.rank), timeout, place):
         if span.name in number:
             own[span.step, number[span.name]] = span.end + offset
     everyone = np.empty((comm.size, *own.shape))
     comm.Allgather(own, everyone)
     end = everyone.max(axis=0)[WARM:]
-    spent = np.diff(np.array(costs.spent).reshape(-1, BUCKETS)[WARM:], axis=1)
-    [ring] = (resolved(phase) for phase in phases_of(make_plan(machine), 0))
-    messages = messages_of_a_rank(ring.schedule, ring.payload, machine, machine.everyone)
-    seconds = float(np.median(spent)) / messages
-    return Row(
-        behind=float(np.median(np.diff(end, axis=1))),
-        message=float(np.mean(agree.gather_numbers(seconds, comm))),
-    )
+    return float(np.median(np.diff(end, axis=1)))
 
 
-def awake(machine: Machine, row: Row) -> float:
+def awake(machine: Machine, behind: float) -> float:
     """Return the share of the start-up that an exchange takes right behind another one.
 
-    The share at which the simulation of the plan takes as long as it was measured to take; what
-    its threads take of the cores is in that time.
+    The share at which the simulated exchanges of the plan end `behind` s after each other, as
+    measured; what their threads take of the cores is in that time.
     """
     machine = replace(machine, cores=0.0)
     least, most = (_behind(replace(machine, awake=share)) for share in (0.0, 1.0))
-    return float(np.clip((row.behind - least) / (most - least), 0.0, 1.0))
+    return float(np.clip((behind - least) / (most - least), 0.0, 1.0))
 
 
 def _behind(machine: Machine) -> float:
-    """Simulate what `Row.behind` measures."""
+    """Simulate what `measure` returns."""
     return float(np.median(np.diff([one.end.max() for one in exchanges(machine)])))
 
 

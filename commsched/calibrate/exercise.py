@@ -14,27 +14,22 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-from commsched.arrays import Floats
 from commsched.calibrate.cell_times import (
     CellTimes,
     coding_jitter,
     kinds_of,
-    predict,
     times_of,
 )
-from commsched.cost.chain import messages_of_a_rank
 from commsched.cost.price import price
 from commsched.errors import CommschedError
-from commsched.exchange.method import resolved
 from commsched.exchange.pair import LIBRARY
-from commsched.exchange.registry import find_method, phases_of
+from commsched.exchange.registry import find_method
 from commsched.machine.model import Machine
 from commsched.net.bucket import BucketSpec, Piece
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.measured import PROCESSOR, Measured
 from commsched.net.sparsity import Sparsity
 from commsched.plan.model import Launch, Plan
-from commsched.program.model import Kind
 from commsched.run.engine.compute_stream import Core, run_steps
 from commsched.run.engine.engine import Engine
 from commsched.run.engine.recorder import Recorder
@@ -43,7 +38,6 @@ from commsched.run.job import agree, clock
 from commsched.run.job.clock import now
 from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.schedule.registry import COLLECTIVES
-from commsched.simulate import breakdown
 from commsched.simulate.engine import simulate
 from commsched.timeline.model import Span
 
@@ -106,6 +100,7 @@ class Costs(Recorder):
         self.core = Core()  # on which the layers compute
         self._ranks_per_core = ranks_per_core
         self._coding = 0.0  # s of processor time
+        self.coded: list[float] = []  # s of it that each operation took
         self._computing = time.pthread_getcpuclockid(threading.get_ident())
         self._used: dict[str, float] = {}  # s of processor time of each stream's thread
         self.spent: list[float] = []  # s of processor time but for coding, until each exchange ends
@@ -120,6 +115,7 @@ class Costs(Recorder):
             spent = min(used - self._used.get(span.stream, used), lasted)
             self._used[span.stream] = used
             self._coding += spent
+            self.coded.append(spent)
             span = span._replace(end=span.start + max(lasted, spent * self._ranks_per_core))
         elif span.stream != "compute":
             threads = time.process_time() - time.clock_gettime(self._computing)
@@ -263,22 +259,27 @@ def measure(
     counted = int(np.clip(seconds / max(step, 1e-3) - WARM, FEW, STEPS))
     recorder = Costs(comm.rank, 1.0 / plan.machine.alone)
     offset = clock.align(comm).offset
-    spans = run(comm, plan, WARM + counted, recorder, timeout, place)
+    spans = run(comm, plan, WARM + counted, recorder, timeout, place, recorder.core)
     found = _gathered(comm, plan, spans, offset)
     each = np.diff(recorder.spent, prepend=0.0).reshape(-1, len(found.cell))[WARM:]
     everyone = np.empty((comm.size, len(found.cell)))
     comm.Allgather(np.median(each, axis=0), everyone)
-    interrupts = float(np.mean(agree.gather_numbers(recorder.interrupts, comm)))
-    return found._replace(processor=everyone.mean(axis=0), interrupts=interrupts)
+    coded = np.array(recorder.coded).reshape(WARM + counted, -1)[WARM:].mean(axis=1)
+    coding, interrupts = (
+        float(np.mean(agree.gather_numbers(one, comm)))
+        for one in (float(np.median(coded)), recorder.interrupts)
+    )
+    return found._replace(processor=everyone.mean(axis=0), coding=coding, interrupts=interrupts)
 
 
 def run(
     comm: MPI.Intracomm,
     plan: Plan,
     steps: int,
-    recorder: Costs,
+    recorder: Recorder,
     timeout: float,
     place: Placement,
+    core: Core | None = None,
 ) -> list[Span]:
     """Run a plan on all ranks for some steps; return this rank's spans."""
     spans: list[Span] = []
@@ -288,30 +289,12 @@ def run(
     engine.start()
     try:
         comm.Barrier()
-        run_steps(plan, engine, worker, steps, core=recorder.core)
+        run_steps(plan, engine, worker, steps, core=core)
     except BaseException as error:
         engine.fail(error)
         raise
     engine.stop()
     return spans
-
-
-def processor_seconds(plan: Plan) -> Floats:
-    """Return what each exchange takes of a core besides `dispatch` in the model: (phases,) s."""
-    machine, (cell, kinds) = plan.machine, kinds_of(plan)
-    placed = {one.op.name: one.op for one in simulate(plan, 1).placed}
-    ops = [op for op in placed.values() if op.kind is Kind.EXCHANGE]
-    lasts, link = predict(plan).exchange, machine.between if machine.nodes > 1 else machine.inside
-    found = np.zeros(len(lasts))
-    phases = [resolved(one) for number in np.unique(cell) for one in phases_of(plan, number)]
-    for name, made in breakdown.makeups(plan, ops).items():
-        at = kinds[name]
-        own = breakdown.coding_seconds(phases[at], machine, made.coded)
-        found[at] = breakdown.processor_seconds(lasts[at], made.coded, own, machine, link.busy)
-    messages = [
-        messages_of_a_rank(one.schedule, one.payload, machine, machine.everyone) for one in phases
-    ]
-    return found + machine.message * np.array(messages)
 
 
 def _gathered(comm: MPI.Intracomm, plan: Plan, spans: list[Span], offset: float) -> CellTimes:

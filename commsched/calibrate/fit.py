@@ -1,6 +1,6 @@
 """Adjust a machine until the simulated calibration workload matches the measured one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -33,6 +33,7 @@ FACTORS = {
     "scale call": 3.0,
 }
 COMPUTING = {"wakeup": 3.0}  # those adjusted to times beside computing, after the others
+STARTS = (2.0,)  # logarithms from which these are searched, too: the first guess is far too short
 
 
 def fit(
@@ -48,15 +49,20 @@ def fit(
         return log_errors(predict(replace(plan, machine=machine)), measured, fitted)
 
     factors = COMPUTING if plan.net.occupies_cores else FACTORS
-    return adjusted(plan.machine, nearest(plan.machine, factors, errors))
+    starts = STARTS if plan.net.occupies_cores else ()
+    return adjusted(plan.machine, nearest(plan.machine, factors, errors, starts))
 
 
 def nearest(
-    machine: Machine, doubts: Factors, errors: Callable[[Machine], Floats]
+    machine: Machine,
+    doubts: Factors,
+    errors: Callable[[Machine], Floats],
+    starts: Sequence[float] = (),
 ) -> dict[str, float]:
     """Return the factors of a machine with the smallest errors of logarithms, damped towards 1.
 
-    doubts: the expected error of each factor's logarithm.
+    doubts: the expected error of each factor's logarithm. starts: logarithms of all factors from
+    which the search begins, besides 0.
     """
     names = [name for name in doubts if matters(machine, name)]
 
@@ -66,6 +72,7 @@ def nearest(
     logs = least_squares(
         lambda tried: errors(adjusted(machine, factors(tried))),
         np.array([doubts[name] for name in names]),
+        [np.full(len(names), start) for start in starts],
     )
     return factors(logs)
 

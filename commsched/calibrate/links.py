@@ -92,14 +92,13 @@ def _among(
     sleeping_barrier(comm)
     points = np.zeros((len(SIZES), 2))
     points[: len(link.points)] = link.points or np.zeros((0, 2))
-    terms = [startup, link.latency, link.overhead, link.per_byte, link.busy, len(link.points)]
+    terms = [startup, link.latency, link.overhead, link.per_byte, len(link.points)]
     told = agree.broadcast_numbers(ranks[0], [*terms, *points.ravel()], comm)
-    curve_ = np.array(told[6:]).reshape(-1, 2)[: int(told[5])]
+    curve_ = np.array(told[5:]).reshape(-1, 2)[: int(told[4])]
     link = Link(
         latency=told[1],
         overhead=told[2],
         per_byte=told[3],
-        busy=told[4],
         points=tuple((float(n), float(seconds)) for n, seconds in curve_),
     )
     return link, told[0]
@@ -114,7 +113,7 @@ def curve(exchanges: Exchanges, budget: float) -> tuple[Link, float]:
     """
     if exchanges.comm.size == 1:
         return NOTHING, 0.0
-    share = budget / (len(SIZES) + 2)
+    share = budget / (len(SIZES) + 1)
     hops = exchanges.rounds("ring")
     times = _ring_times(exchanges, budget, share / TURNS)
     sizes = SIZES[: len(times)]
@@ -130,7 +129,6 @@ def curve(exchanges: Exchanges, budget: float) -> tuple[Link, float]:
         overhead=overhead,
         per_byte=float(wire[-1] - wire[-2]) / (sizes[-1] - sizes[-2]),
         points=tuple(points),
-        busy=exchanges.busy(sizes[-1], share),
     )
     return link, startup
 

@@ -13,10 +13,10 @@ from mpi4py import MPI
 
 from commsched import files
 from commsched.calibrate import back_to_back, coding, exercise, links, stalls, traits
-from commsched.calibrate.back_to_back import Row
 from commsched.calibrate.cell_times import CellTimes, predict
 from commsched.calibrate.exercise import WorkloadCell
 from commsched.calibrate.fit import fit
+from commsched.calibrate.processor_costs import with_processor_costs
 from commsched.exchange.pair import LIBRARY
 from commsched.machine import file as machine_file
 from commsched.machine.device import Device
@@ -72,10 +72,10 @@ def calibrate(
     plans = [plan, exercise.computing(plan)] if place is ON_HOST else [plan]
     share = seconds * EXERCISE / len(plans)
     times = [exercise.measure(comm, one, share, timeout, place) for one in plans]
-    row = back_to_back.measure(comm, machine, timeout, place)
+    behind = back_to_back.measure(comm, machine, timeout, place)
     progress("fitting", 1.0)
     if comm.rank == 0:
-        machine = _fitted(plans, cells, times, row, lambda: progress("fitting", 1.0))
+        machine = _fitted(plans, cells, times, behind, lambda: progress("fitting", 1.0))
     sleeping_barrier(comm)
     machine = replace(
         machine,
@@ -149,7 +149,7 @@ def _fitted(
     plans: list[Plan],
     cells: list[WorkloadCell],
     times: list[CellTimes],
-    row: Row,
+    behind: float,
     beat: Callable[[], None],
 ) -> Machine:
     """Return the machine whose simulation is nearest to the measured times."""
@@ -158,14 +158,12 @@ def _fitted(
     if machine.nodes > 1 and plans[-1].net.occupies_cores:  # shared memory has no packets
         between = replace(machine.between, interrupts=times[-1].interrupts)
         machine = replace(machine, between=between)
+    machine = with_processor_costs(replace(plans[-1], machine=machine), times[-1])
+    machine = replace(machine, cold=max(times[-1].coding - times[0].coding, 0.0))
     for plan, real in zip(plans, times, strict=True):
         machine = fit(replace(plan, machine=machine), real, ~held, beat)
         if plan is plans[0]:
-            machine = replace(machine, message=row.message)
-            modelled = exercise.processor_seconds(replace(plan, machine=machine))
-            woken = max(0.0, float(np.median(times[-1].processor - modelled)))
-            machine = replace(machine, dispatch=woken)
-            machine = replace(machine, awake=back_to_back.awake(machine, row))
+            machine = replace(machine, awake=back_to_back.awake(machine, behind))
     found = []
     for plan, real in zip(plans, times, strict=True):
         predicted = predict(replace(plan, machine=machine))

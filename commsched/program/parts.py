@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from commsched.exchange.method import Choice, Phase
 from commsched.exchange.registry import find_method, phases_of
-from commsched.machine.model import Device
+from commsched.machine.model import Device, Machine
+from commsched.net.graph import Net
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op
 
@@ -122,6 +123,17 @@ def values_of(plan: Plan, index: int) -> float:
     return seen.all_raw / 4
 
 
-def seconds(parts: Iterable[Part], phase: Phase, numel: float, device: Device) -> float:
-    """Price parts on a bucket of `numel` float32 numbers, in seconds without jitter."""
-    return sum(part.seconds(phase, numel, device) for part in parts)
+def seconds(
+    parts: Iterable[Part], phase: Phase, numel: float, device: Device, cold: float = 0.0
+) -> float:
+    """Price parts on a bucket of `numel` float32 numbers, in seconds without jitter.
+
+    cold: s that an operation which does something takes besides, in empty caches.
+    """
+    found = sum(part.seconds(phase, numel, device) for part in parts)
+    return found + cold if found else found
+
+
+def cold_seconds(machine: Machine, net: Net) -> float:
+    """Return what an operation takes besides `parts`, because computing empties its caches, s."""
+    return machine.cold / machine.alone if machine.cores and net.occupies_cores else 0.0

@@ -61,7 +61,12 @@ def processor_seconds(
     The rank codes for `own_coding` s of processor time, and sleeps while it waits for the start
     and, in the rest of the `coded` s, for others to code. In between it keeps `busy` cores busy.
     """
-    return own_coding + busy * np.maximum(lasts - coded - machine.startup, 0.0)
+    return own_coding + busy * waiting_seconds(lasts, coded, machine)
+
+
+def waiting_seconds(lasts: Floats, coded: Floats | float, machine: Machine) -> Floats:
+    """Return for how long a rank's thread waits for messages in exchanges of `lasts` s: (n,)."""
+    return np.maximum(lasts - coded - machine.startup, 0.0)
 
 
 def coding_seconds(phase: Phase, machine: Machine, coded: float) -> float:

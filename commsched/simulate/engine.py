@@ -11,7 +11,7 @@ from commsched.errors import CommschedError
 from commsched.kernels import random
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op, Role
-from commsched.program.parts import GATHER, parts_of, seconds, values_of
+from commsched.program.parts import GATHER, cold_seconds, parts_of, seconds, values_of
 from commsched.program.placer import EXCHANGES, StreamQueue, serve
 from commsched.program.registry import STRATEGIES
 from commsched.program.slowness import slowness
@@ -235,7 +235,8 @@ class _Simulation:
         if key not in self.coding:
             numel, phase = values_of(plan, op.launch), self.exchanges.phase(op, step)
             parts = parts_of(plan, op)
-            alone = seconds(parts, phase, numel, plan.machine.device)
+            cold = cold_seconds(plan.machine, plan.net)
+            alone = seconds(parts, phase, numel, plan.machine.device, cold)
             self.coding[key] = alone, GATHER in parts
         return self.coding[key]
 

@@ -25,6 +25,7 @@ from commsched.planner.space import Bucket, spec_of
 from commsched.program.model import Kind
 from commsched.program.parts import (
     Part,
+    cold_seconds,
     gather_seconds,
     mean_seconds,
     operations,
@@ -86,6 +87,7 @@ class Prices:
         self.tables = tables
         self.group = request.machine.everyone
         self.wakeup = request.machine.wakeup * request.net.occupies_cores
+        self.cold = cold_seconds(request.machine, request.net)
         self.message = request.machine.message / request.machine.alone
         self._counted: dict[tuple[int, int | BucketSpec], Floats] = {}
         self._matrices: dict[tuple[BucketSpec, int], tuple[Floats, Floats]] = {}
@@ -184,7 +186,7 @@ class Prices:
                 exchanges.append(one)
                 found[ROWS[kind], number] = phase.within_seconds(device)
                 continue
-            found[ROWS[kind], number] = seconds(own, phase, spec.all_raw / 4, device)
+            found[ROWS[kind], number] = seconds(own, phase, spec.all_raw / 4, device, self.cold)
             if kind is Kind.DECIDE:
                 found[ROWS[kind], number] += self._votes
         return _Work(found, exchanges)

@@ -66,13 +66,6 @@ def median_cpu_seconds(
     return float(np.mean(agree.gather_numbers(float(np.median(taken)), comm)))
 
 
-def busy_share(comm: MPI.Intracomm, seconds: float, work: Callable[[], None]) -> float:
-    """Processor time that one `work` takes its thread, over its duration; the mean of the ranks."""
-    lasted, taken = _repeated(comm, seconds, work, 3)
-    share = float(np.median(np.divide(taken, lasted)))
-    return min(1.0, float(np.mean(agree.gather_numbers(share, comm))))
-
-
 def _repeated(
     comm: MPI.Intracomm, seconds: float, work: Callable[[], None], least: int
 ) -> tuple[list[float], list[float]]:
@@ -182,11 +175,6 @@ class Exchanges:
         yield start
         for each in made:
             each.free()
-
-    def busy(self, message: int, budget: float) -> float:
-        """Return the cores that such a ring keeps busy on a rank."""
-        with self.beginner("ring", Silent(), message // 4 * self.comm.size) as start:
-            return busy_share(self.comm, budget, lambda: complete(start()))
 
     def ring(self, message: int, budget: float) -> float:
         """Median s of a ring whose every message has `message` bytes, without additions."""

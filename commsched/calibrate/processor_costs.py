@@ -1,0 +1,57 @@
+"""What exchanges take of a rank's cores besides coding, fitted to measured processor time."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from commsched.arrays import Floats
+from commsched.calibrate.cell_times import CellTimes, kinds_of
+from commsched.cost.chain import messages_of_a_rank
+from commsched.cost.least_squares import least_squares
+from commsched.exchange.method import resolved
+from commsched.exchange.registry import phases_of
+from commsched.machine.model import Link, Machine
+from commsched.machine.relink import relinked
+from commsched.plan.model import Plan
+from commsched.program.model import Kind
+from commsched.simulate.breakdown import coding_seconds, makeups, waiting_seconds
+from commsched.simulate.engine import simulate
+
+# s of a core per exchange and per message, and the share of a core while an exchange waits: where
+# the search begins, and the expected error of each one's logarithm.
+START, DOUBT = np.array([3e-4, 3e-5, 0.2]), np.full(3, 3.0)
+
+
+def with_processor_costs(plan: Plan, measured: CellTimes) -> Machine:
+    """Return the plan's machine with `dispatch`, `message`, and `busy` of all links.
+
+    An exchange that lasts for `measured` s takes of a rank's cores
+
+        dispatch + message * messages + busy * seconds of waiting + its own coding
+    """
+    machine, (cell, kinds) = plan.machine, kinds_of(plan)
+    phases = [resolved(one) for number in np.unique(cell) for one in phases_of(plan, number)]
+    messages = np.array(
+        [messages_of_a_rank(p.schedule, p.payload, machine, machine.everyone) for p in phases]
+    )
+    placed = {one.op.name: one.op for one in simulate(plan, 1).placed}
+    ops = [op for op in placed.values() if op.kind is Kind.EXCHANGE]
+    coded = np.zeros(len(phases))
+    for name, made in makeups(plan, ops).items():
+        coded[kinds[name]] = made.coded
+    own = np.array([coding_seconds(p, machine, c) for p, c in zip(phases, coded, strict=True)])
+    waiting = waiting_seconds(measured.exchange, coded, machine)
+
+    def errors(logs: Floats) -> Floats:
+        dispatch, message, busy = START * np.exp(logs)
+        modelled = own + dispatch + message * messages + busy * waiting
+        found: Floats = np.log(modelled / measured.processor)
+        return found
+
+    dispatch, message, busy = (START * np.exp(least_squares(errors, DOUBT))).tolist()
+
+    def polled(link: Link) -> Link:
+        return replace(link, busy=min(busy, 1.0))
+
+    machine = relinked(machine, inside=polled, between=polled)
+    return replace(machine, dispatch=dispatch, message=message)
