@@ -1,0 +1,74 @@
+"""What exchanges and coding take of a core: found again from what the simulator charges."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from commsched.calibrate import exercise
+from commsched.calibrate.cell_times import kinds_of, predict
+from commsched.calibrate.processor_costs import with_processor_costs
+from commsched.machine.relink import relinked
+from commsched.net.measured import PROCESSOR, Measured
+from commsched.program.model import Kind
+from commsched.simulate.core_sharing import CoreSharing
+from commsched.simulate.engine import simulate
+from tests.support.small_plans import graph, machine, plan
+
+HOST = Measured(device=PROCESSOR, source="a test")
+
+
+@pytest.mark.parametrize(
+    ("dispatch", "message", "busy"), [(6e-4, 5e-5, 0.1), (1e-3, 2e-6, 0.4), (1e-4, 2e-4, 0.02)]
+)
+def test_the_costs_of_exchanges_are_found_in_what_the_simulator_charges(
+    monkeypatch, dispatch, message, busy
+):
+    def polled(link):
+        return replace(link, busy=busy)
+
+    costs = {"dispatch": dispatch, "message": message}
+    right = relinked(replace(machine(2, 2), cores=2, **costs), inside=polled, between=polled)
+    cells = exercise.choose(right, 5.0)
+    made = exercise.computing(exercise.make_plan(right, cells))
+    placed: list[CoreSharing] = []
+    slower = CoreSharing.slower
+
+    def noted(self, ranks_of):
+        placed.append(self)
+        return slower(self, ranks_of)
+
+    monkeypatch.setattr(CoreSharing, "slower", noted)
+    times = predict(made)
+    row = {name: row for name, row in kinds_of(made)[1].items() if row < len(times.exchange)}
+    charged = np.zeros(len(times.exchange))
+    last = placed[-1]
+    for (_, _, name), task in last.tasks.items():
+        if name in row:
+            charged[row[name]] += task.demand * task.seconds.mean() * right.alone
+    # `dispatched` has the exchanges in the order in which they are placed, as the plan has them.
+    charged += [taken.mean() for _, _, taken in last.dispatched]
+    found = with_processor_costs(
+        replace(made, machine=replace(machine(2, 2), cores=2)),
+        times._replace(processor=charged),
+    )
+    assert found.dispatch == pytest.approx(dispatch, rel=0.1)
+    assert found.between.busy == found.inside.busy == pytest.approx(busy, rel=0.1)
+    assert found.message == pytest.approx(message, rel=0.1, abs=2e-6)
+
+
+def test_coding_on_a_rank_that_computes_takes_cold_seconds_more():
+    """Nothing else is under way in the last bucket's coding; an accelerator empties no caches."""
+    net, on = graph([100_000] * 2, seconds=1e-2), replace(machine(2, 2), cores=1)
+    lasts = {}
+    for measured in (None, HOST):
+        for cold in (0.0, 1e-4):
+            made = plan(replace(net, measured=measured), replace(on, cold=cold), ["ring+fp16"])
+            lasts[measured, cold] = [
+                (one.end - one.start).max()
+                for one in simulate(made, 1).placed
+                if one.op.kind in (Kind.ENCODE, Kind.DECODE)
+            ][-2:]
+    more = np.subtract(lasts[HOST, 1e-4], lasts[HOST, 0.0])
+    np.testing.assert_allclose(more, 1e-4 / on.alone, rtol=1e-6)
+    assert lasts[None, 1e-4] == lasts[None, 0.0]
