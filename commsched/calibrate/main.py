@@ -158,11 +158,10 @@ def _fitted(
     if machine.nodes > 1 and plans[-1].net.occupies_cores:  # shared memory has no packets
         between = replace(machine.between, interrupts=times[-1].interrupts)
         machine = replace(machine, between=between)
-    machine = with_processor_costs(replace(plans[-1], machine=machine), times[-1])
-    machine = replace(machine, cold=max(times[-1].coding - times[0].coding, 0.0))
     for plan, real in zip(plans, times, strict=True):
         machine = fit(replace(plan, machine=machine), real, ~held, beat)
         if plan is plans[0]:
+            machine = with_processor_costs([replace(one, machine=machine) for one in plans], times)
             machine = replace(machine, awake=back_to_back.awake(machine, behind))
     found = []
     for plan, real in zip(plans, times, strict=True):

@@ -1,11 +1,13 @@
 """What exchanges take of a rank's cores besides coding, fitted to measured processor time."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from commsched.arrays import Floats
-from commsched.calibrate.cell_times import CellTimes, kinds_of
+from commsched.calibrate.cell_times import TINY, CellTimes, kinds_of
 from commsched.cost.chain import messages_of_a_rank
 from commsched.cost.least_squares import least_squares
 from commsched.exchange.method import resolved
@@ -22,30 +24,26 @@ from commsched.simulate.engine import simulate
 START, DOUBT = np.array([3e-4, 3e-5, 0.2]), np.full(3, 3.0)
 
 
-def with_processor_costs(plan: Plan, measured: CellTimes) -> Machine:
-    """Return the plan's machine with `dispatch`, `message`, and `busy` of all links.
+def with_processor_costs(plans: Sequence[Plan], times: Sequence[CellTimes]) -> Machine:
+    """Return the machine of the last plan with `cold`, `dispatch`, `message`, and links' `busy`.
 
-    An exchange that lasts for `measured` s takes of a rank's cores
+    The plans differ in whether ranks compute on cores. An exchange that lasts for measured seconds
+    takes of a rank's cores
 
         dispatch + message * messages + busy * seconds of waiting + its own coding
+
+    and `cold` more on a rank that computes: by so much coding takes longer there.
     """
-    machine, (cell, kinds) = plan.machine, kinds_of(plan)
-    phases = [resolved(one) for number in np.unique(cell) for one in phases_of(plan, number)]
-    messages = np.array(
-        [messages_of_a_rank(p.schedule, p.payload, machine, machine.everyone) for p in phases]
+    machine = plans[-1].machine
+    cold = max(times[-1].coding - times[0].coding, 0.0)
+    parts = [_Known.of(plan, each, cold) for plan, each in zip(plans, times, strict=True)]
+    known, messages, waiting, taken = (
+        np.concatenate(column) for column in zip(*parts, strict=True)
     )
-    placed = {one.op.name: one.op for one in simulate(plan, 1).placed}
-    ops = [op for op in placed.values() if op.kind is Kind.EXCHANGE]
-    coded = np.zeros(len(phases))
-    for name, made in makeups(plan, ops).items():
-        coded[kinds[name]] = made.coded
-    own = np.array([coding_seconds(p, machine, c) for p, c in zip(phases, coded, strict=True)])
-    waiting = waiting_seconds(measured.exchange, coded, machine)
 
     def errors(logs: Floats) -> Floats:
         dispatch, message, busy = START * np.exp(logs)
-        modelled = own + dispatch + message * messages + busy * waiting
-        found: Floats = np.log(modelled / measured.processor)
+        found: Floats = np.log((known + dispatch + message * messages + busy * waiting) / taken)
         return found
 
     dispatch, message, busy = (START * np.exp(least_squares(errors, DOUBT))).tolist()
@@ -54,4 +52,33 @@ def with_processor_costs(plan: Plan, measured: CellTimes) -> Machine:
         return replace(link, busy=min(busy, 1.0))
 
     machine = relinked(machine, inside=polled, between=polled)
-    return replace(machine, dispatch=dispatch, message=message)
+    return replace(machine, dispatch=dispatch, message=message, cold=cold)
+
+
+class _Known(NamedTuple):
+    """What is known of the exchanges of a plan: (phases,) each."""
+
+    known: Floats  # s of a core, of coding and in empty caches
+    messages: Floats  # that a rank sends and receives
+    waiting: Floats  # s
+    taken: Floats  # s of a core, measured
+
+    @classmethod
+    def of(cls, plan: Plan, measured: CellTimes, cold: float) -> "_Known":
+        machine, (cell, kinds) = plan.machine, kinds_of(plan)
+        phases = [resolved(one) for number in np.unique(cell) for one in phases_of(plan, number)]
+        messages = [
+            messages_of_a_rank(p.schedule, p.payload, machine, machine.everyone) for p in phases
+        ]
+        placed = {one.op.name: one.op for one in simulate(plan, 1).placed}
+        ops = [op for op in placed.values() if op.kind is Kind.EXCHANGE]
+        coded = np.zeros(len(phases))
+        for name, made in makeups(plan, ops).items():
+            coded[kinds[name]] = made.coded
+        own = [coding_seconds(p, machine, c) for p, c in zip(phases, coded, strict=True)]
+        return cls(
+            known=np.array(own) + cold * plan.net.occupies_cores,
+            messages=np.array(messages),
+            waiting=waiting_seconds(measured.exchange, coded, machine),
+            taken=np.maximum(measured.processor, TINY),
+        )

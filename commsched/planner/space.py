@@ -12,6 +12,7 @@ from commsched.net.bucket import BucketSpec, Piece
 from commsched.net.graph import Net, Tensor
 from commsched.planner.request import Request
 from commsched.program.launch_ops import OPTIMIZERS
+from commsched.program.parts import cold_seconds
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.clocks import Waking
 from commsched.simulate.cores import capacities
@@ -129,7 +130,7 @@ class StepClock:
             capacity=float(capacities(machine).min()),
             busy=min(1.0, (link.busy + link.interrupts) / machine.alone),
             waking=Waking.of(machine),
-            dispatch=machine.dispatch / machine.alone,
+            dispatch=machine.dispatch / machine.alone + cold_seconds(machine, net),
             handover=machine.handover,
             # The mean of the largest of n exponential numbers is their n-th harmonic number.
             slowest=machine.handover * sum(1 / k for k in range(1, machine.size + 1)),

@@ -59,6 +59,11 @@ class _Simulation:
         # s, and whether a bucket is gathered, by what decides it in this plan
         self.coding: dict[tuple[object, ...], tuple[float, bool]] = {}
 
+    @property
+    def cold(self) -> float:
+        """Seconds that coding takes besides on a rank that computes."""
+        return cold_seconds(self.plan.machine, self.plan.net)
+
     def step(self, step: int) -> None:
         """Place all operations of one step."""
         program = self.strategy.lower(self.plan, step, self.decisions)
@@ -235,8 +240,7 @@ class _Simulation:
         if key not in self.coding:
             numel, phase = values_of(plan, op.launch), self.exchanges.phase(op, step)
             parts = parts_of(plan, op)
-            cold = cold_seconds(plan.machine, plan.net)
-            alone = seconds(parts, phase, numel, plan.machine.device, cold)
+            alone = seconds(parts, phase, numel, plan.machine.device, self.cold)
             self.coding[key] = alone, GATHER in parts
         return self.coding[key]
 
@@ -295,7 +299,7 @@ class _Simulation:
             lasts = np.maximum(ends - begun, taken)
             demand = round(taken.sum() / lasts.sum() / GRAIN) * GRAIN if taken.any() else 0.0
             ends = begun + self.sharing.seconds(key, stream, begun, lasts, demand)
-            woken = np.where(awake[ranks], 0.0, machine.dispatch)
+            woken = np.where(awake[ranks], 0.0, machine.dispatch + self.cold * machine.alone)
             self.sharing.dispatched.append((role, begun, woken + work.handled))
             self.sharing.interrupted(role, begun, ends, self.exchanges.link(teams).interrupts)
             clocks.free[stream] = ends
