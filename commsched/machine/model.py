@@ -200,7 +200,7 @@ class Machine:
     # Processor time of a rank's threads per exchange for which a thread wakes up, besides coding,
     # messages, and what `busy` says.
     dispatch: Delay = 0.0
-    # Processor time that coding, or such an exchange, takes besides on a rank that computes.
+    # Processor time that coding, or waking up for an exchange, takes besides if the rank computes.
     cold: Delay = 0.0
     # What an operation takes of `startup` and of a bucket's `fixed_gather`, as a share, if its
     # thread is still busy when it is ready, so that it need not wake up.
