@@ -88,14 +88,17 @@ def problem_of(net: Net, on: Machine, names: Set[str] = METHODS) -> Problem:
     cores=st.sampled_from([0, 2]),
     startup=st.sampled_from([0.0, 1e-4]),
     awake=st.sampled_from([1.0, 0.25, 0.0]),
+    waking=st.sampled_from([0.0, 1e-4]),
     draw=st.data(),
 )
 @settings(max_examples=sampling.examples(60))
 def test_where_ranks_end_together_it_is_the_simulated_iteration(
-    net, ranks, overlap, cores, startup, awake, draw
+    net, ranks, overlap, cores, startup, awake, waking, draw
 ):
+    net = on_cores(net) if waking else net
     on = replace(machine(1, ranks), overlap=overlap, cores=cores * ranks, startup=startup)
     on = replace(on, awake=awake, device=replace(on.device, fixed_gather=startup / 3))
+    on = replace(on, wakeup=waking, interpreter=2 * waking)
     problem = problem_of(net, on)
     candidate = cut(problem, draw)
     want = iteration(problem.plan(candidate, "test"))

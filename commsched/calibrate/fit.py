@@ -32,7 +32,10 @@ FACTORS = {
     "gather call": 3.0,
     "scale call": 3.0,
 }
-COMPUTING = {"wakeup": 3.0}  # those adjusted to times beside computing, after the others
+COMPUTING = {
+    "wakeup": 3.0,
+    "interpreter": 3.0,
+}  # those adjusted to times beside computing, after the others
 STARTS = (2.0,)  # logarithms from which these are searched, too: the first guess is far too short
 
 
@@ -111,6 +114,7 @@ def adjusted(machine: Machine, factors: Factors) -> Machine:
         scaled_links(machine, factors),
         startup=machine.startup * factor("startup"),
         wakeup=machine.wakeup * factor("wakeup"),
+        interpreter=machine.interpreter * factor("interpreter"),
         native=tuple((size, each * factor("library")) for size, each in machine.native),
         device=replace(
             device,

@@ -132,6 +132,7 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
         overrides={n: replace(link, source=source) for n, link in found.overrides.items()},
         startup=max(found.startup, STARTUP),
         wakeup=STARTUP,
+        interpreter=STARTUP,
         burst=found.burst,
         cores=cores_of_host(comm),
         shared_memory=shared_memory(comm, seconds * MEMORY) if place is ON_HOST else (),

@@ -1,4 +1,4 @@
-"""How many messages an exchange has: one after the other, and of each rank."""
+"""How many messages an exchange has: one after the other, and of each rank; how they wait."""
 
 from functools import lru_cache
 
@@ -17,6 +17,19 @@ def messages_in_turn(schedule: Schedule, payload: Payload, machine: Machine, gro
     Of a library's all-reduce it is that of the algorithm that the library takes.
     """
     return 0 if group.size == 1 else _longest(_route(schedule, payload, machine, group))
+
+
+def seconds_of_waking(
+    schedule: Schedule, payload: Payload, machine: Machine, group: Group
+) -> float:
+    """Return how much longer an exchange lasts if its ranks compute on cores all the while, s.
+
+    Each message in turn waits for a core of its receiver, and if more is to be done with it than
+    to add it, for the interpreter of its receiver, too.
+    """
+    apart = payload.added and not schedule.library
+    each = machine.wakeup + (0.0 if apart else machine.interpreter)
+    return each and each * messages_in_turn(schedule, payload, machine, group)
 
 
 def messages_of_a_rank(

@@ -94,6 +94,11 @@ class Payload:
         return self.cuts is not None and not self.codec.fixed
 
     @property
+    def added(self) -> bool:
+        """Whether receivers just add or keep messages, which are values as they are."""
+        return self.cuts is not None and self.codec.decode_traffic == 0.0
+
+    @property
     def packets(self) -> float:
         """Bytes of all packets together, if an exchange only forwards them."""
         return float(self._ends[-1])

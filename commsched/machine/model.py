@@ -195,6 +195,8 @@ class Machine:
     startup: Annotated[Delay, WRITTEN] = 0.0
     # Until the thread runs that receives a message while its rank computes on a core.
     wakeup: Delay = 0.0
+    # Besides, until the interpreter handles a message that is not just added.
+    interpreter: Delay = 0.0
     # Processor time of a rank's threads per message that it sends or receives.
     message: Delay = 0.0
     # Processor time of a rank's threads per exchange for which a thread wakes up, besides coding,

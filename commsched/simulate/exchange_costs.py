@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from commsched.arrays import Floats
-from commsched.cost.chain import messages_in_turn, messages_of_a_rank
+from commsched.cost.chain import messages_of_a_rank, seconds_of_waking
 from commsched.exchange.method import Phase
 from commsched.exchange.registry import method_at
 from commsched.exchange.vote import voting
@@ -81,11 +81,9 @@ class ExchangeCosts:
         phase = voting(teams.first, lambda _: 0.0) if votes else self.phase(op, step)
         within = 0.0 if votes else phase.within_seconds(machine.device)
         coding = coded * machine.alone if votes else coding_seconds(phase, machine, coded)
-        late = handled = 0.0
         what = phase.schedule, phase.payload, machine, teams.first
-        if machine.wakeup or machine.message:
-            late = machine.wakeup * messages_in_turn(*what)
-            handled = machine.message * messages_of_a_rank(*what)
+        late = seconds_of_waking(*what)
+        handled = machine.message and machine.message * messages_of_a_rank(*what)
         return OwnWork(coded + within, coding + within * machine.alone, within, late, handled)
 
     def work(self, own: OwnWork, teams: ExchangeTeams, seconds: Floats) -> Floats:

@@ -215,7 +215,7 @@ class Evaluator:
                     there = where(vote > 0, ready + clock.slowest, -np.inf)
                     voted = clocks.start("exchange", there, vote)
                     ready = where(vote > 0, voted, ready)
-                waits = launch.late[phase] if self.prices.wakeup else 0.0
+                waits = launch.late[phase] if self.prices.waking else 0.0
                 clocks.phase(ready, parts, own, of_all, waits, gathers=not phase)
             ends[k] = end = clocks.free["decode"] + clock.slowest
             if not late:

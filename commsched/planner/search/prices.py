@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsched.cost import price
-from commsched.cost.chain import messages_in_turn, messages_of_a_rank
+from commsched.cost.chain import messages_of_a_rank, seconds_of_waking
 from commsched.exchange.method import Choice, Method, Phase, resolved
 from commsched.exchange.registry import find_method
 from commsched.machine.library import algorithm_of
@@ -41,7 +41,7 @@ ROWS = {Kind.DECIDE: 0, Kind.ENCODE: 1, Kind.EXCHANGE: 2, Kind.DECODE: 3}  # of 
 EXCHANGED = np.array([kind is Kind.EXCHANGE for kind in ROWS])[:, None, None]
 
 
-COUNTS = messages_in_turn, messages_of_a_rank
+COUNTS = seconds_of_waking, messages_of_a_rank
 
 
 class PricedRows(NamedTuple):
@@ -86,7 +86,8 @@ class Prices:
         self.limit = limit
         self.tables = tables
         self.group = request.machine.everyone
-        self.wakeup = request.machine.wakeup * request.net.occupies_cores
+        machine = request.machine
+        self.waking = (machine.wakeup + machine.interpreter) * request.net.occupies_cores > 0.0
         self.cold = cold_seconds(request.machine, request.net)
         self.message = request.machine.message / request.machine.alone
         self._counted: dict[tuple[int, int | BucketSpec], Floats] = {}
@@ -295,10 +296,10 @@ class Prices:
         for where, part in parts:
             seconds[:, : part.shape[1], where] = part
             phases[where] = part.shape[1]
-        if self.wakeup or self.message:
+        if self.waking or self.message:
             for i, (made, method) in enumerate(zip(buckets, methods, strict=True)):
-                turns, messages = self._messages(made, method)[:, : phases[i]]
-                late[: phases[i], i] = self.wakeup * turns
+                waking, messages = self._messages(made, method)[:, : phases[i]]
+                late[: phases[i], i] = waking * self.waking
                 handled[i] = self.message * messages.sum()
         return PricedRows(
             np.array([b.ready for b in buckets]),
@@ -311,7 +312,7 @@ class Prices:
         )
 
     def _messages(self, made: Bucket, method: int) -> Floats:
-        """(2, phases): messages in turn of each exchange of a bucket, and messages of a rank."""
+        """(2, phases): s of waking of each exchange of a bucket, and messages of a rank."""
         net = self.request.net
         asked = made.numel if self.follows_size(made, method) else spec_of(made, net)
         key = method, asked
