@@ -116,7 +116,7 @@ class Costs(Recorder):
             self._used[span.stream] = used
             self._coding += spent
             self.coded.append(spent)
-            span = span._replace(end=span.start + max(lasted, spent * self._ranks_per_core))
+            span = span._replace(start=span.end - max(lasted, spent * self._ranks_per_core))
         elif span.stream != "compute":
             threads = time.process_time() - time.clock_gettime(self._computing)
             self.spent.append(threads - self._coding)
