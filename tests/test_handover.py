@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.calibrate.cell_times import coding_jitter
+from commsched.calibrate.exercise import mean_handover
 from commsched.cost.message_work import coding_of_a_rank
 from commsched.machine import file as machine_file
 from commsched.machine.model import CodecRate
 from commsched.net.bucket import BucketSpec
+from commsched.net.measured import PROCESSOR, Measured
 from commsched.schedule.registry import COLLECTIVES
 from commsched.simulate.engine import simulate
 from tests.support.exchanges import DEVICE, carry, filled
@@ -27,8 +29,17 @@ def late(seed: int = 1, mean: float = HANDOVER, methods: tuple[str, ...] = ("rin
     return replace(plan(graph([1000] * 6), on, methods), seed=seed)
 
 
-def test_an_idle_thread_hears_of_an_exchange_after_an_exponential_time_of_the_given_mean():
-    found = simulate(late(), 60)
+def computing(share: float):
+    """The same, where a share of the hand-over is due to computing on cores, as the net does."""
+    made = late()
+    net = replace(made.net, measured=Measured(device=PROCESSOR, source="a test"))
+    on = replace(made.machine, handover=(1 - share) * HANDOVER, handover_computing=share * HANDOVER)
+    return replace(made, net=net, machine=on)
+
+
+@pytest.mark.parametrize("made", [late(), computing(0.0), computing(0.75)])
+def test_an_idle_thread_hears_of_an_exchange_after_an_exponential_time_of_the_given_mean(made):
+    found = simulate(made, 60)
     ended = {(p.step, p.op.name): p.end for p in found.placed}
     waits = np.concatenate(
         [
@@ -116,3 +127,11 @@ def test_coding_that_all_ranks_share_is_no_jitter():
     shared, own = rng.lognormal(0.0, 0.5, (2, 500, 1)), rng.lognormal(0.0, 0.2, (2, 500, 4))
     assert coding_jitter(kinds * shared * own) == pytest.approx(0.2, rel=0.05)
     assert coding_jitter(kinds * shared) == 0.0
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_the_longest_hand_overs_tell_the_mean_beside_a_few_of_other_work(ranks):
+    drawn = np.random.default_rng(3).exponential(HANDOVER, (4000, ranks)).max(axis=1)
+    drawn[:40] = 1.0
+    assert mean_handover(drawn, ranks) == pytest.approx(HANDOVER, rel=0.06)
+    assert mean_handover(-drawn, ranks) == 0.0  # taken up before it was noted as ready

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
+from commsched.arrays import Floats
 from commsched.calibrate.cell_times import (
     CellTimes,
     coding_jitter,
@@ -66,7 +67,6 @@ TELLING = 4.0  # least ratio of the longest ring's time to the shortest's, to se
 # Compute between the starts of two exchanges: per second of the first one, and at least, s. The
 # pause keeps the coding of the next bucket out of the measured exchange if ranks share cores.
 PAUSE, GAP = 1.3, 5e-3
-LATE = 0.9  # quantile of hand-overs from which their mean follows; longer ones are outliers
 PART = 3  # every third cell is held out of the fit
 
 
@@ -308,8 +308,17 @@ def _gathered(comm: MPI.Intracomm, plan: Plan, spans: list[Span], offset: float)
     comm.Allgather(mine, everyone)
     table = np.moveaxis(everyone, 0, -1)[:, :, WARM:]
     decoded, exchanged = table[0, 2 * len(cell) :], table[1, : len(cell)]
-    late = np.quantile((decoded - exchanged)[decoded > 0.0], LATE)
+    late = np.where(decoded > 0.0, decoded - exchanged, -np.inf).max(axis=-1)
     return times_of(cell, table)._replace(
-        handover=float(late / -np.log1p(-LATE)),
+        handover=mean_handover(late[late > -np.inf], comm.size),
         jitter=coding_jitter((table[1] - table[0])[len(cell) :]),
     )
+
+
+def mean_handover(longest: Floats, ranks: int) -> float:
+    """Return the mean of exponentially distributed hand-overs, in s.
+
+    longest: (n,) s, the longest of all ranks each time; its median counts, so that a time of other
+    work does not. Of p ranks it is m with (1 - exp(-median / m)) ** p = 1 / 2.
+    """
+    return max(float(np.median(longest) / -np.log1p(-(0.5 ** (1 / ranks)))), 0.0)

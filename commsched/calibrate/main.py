@@ -82,6 +82,7 @@ def calibrate(
         jitter=jitter,
         stalls=stalls.measure(comm, machine, seconds * STALLS),
         handover=times[0].handover,
+        handover_computing=max(times[-1].handover - times[0].handover, 0.0),
         coding_jitter=times[0].jitter,
     )
     return _agreed(machine, comm)

@@ -208,6 +208,7 @@ class Machine:
     # thread is still busy when it is ready, so that it need not wake up.
     awake: Annotated[Rounded, PROPORTION] = 1.0
     handover: Delay = 0.0  # mean until another thread of the rank takes up a ready operation
+    handover_computing: Delay = 0.0  # mean besides, if the rank computes on a core
     # Seconds of bytes that a port to other nodes lets through at once after a rest.
     burst: Annotated[Delay, WRITTEN] = 0.0
     # Cores of a node, which its ranks share; 0: each task has a core of its own.

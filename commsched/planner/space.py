@@ -12,7 +12,7 @@ from commsched.net.bucket import BucketSpec, Piece
 from commsched.net.graph import Net, Tensor
 from commsched.planner.request import Request
 from commsched.program.launch_ops import OPTIMIZERS
-from commsched.program.parts import cold_seconds
+from commsched.program.parts import cold_seconds, handover_seconds
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.clocks import Waking
 from commsched.simulate.cores import capacities
@@ -121,6 +121,7 @@ class StepClock:
         at_once = net.apply is not None and apply > 0.0
         early = (net.apply or 0.0) / (apply * net.numel) if at_once else 1.0
         link = machine.between if machine.nodes > 1 else machine.inside
+        handover = handover_seconds(machine, net)
         return cls(
             forward=tuple(pair[0] for pair in pairs),
             backward=tuple(pair[1] for pair in pairs),
@@ -131,9 +132,9 @@ class StepClock:
             busy=min(1.0, (link.busy + link.interrupts) / machine.alone),
             waking=Waking.of(machine),
             dispatch=machine.dispatch / machine.alone + cold_seconds(machine, net),
-            handover=machine.handover,
+            handover=handover,
             # The mean of the largest of n exponential numbers is their n-th harmonic number.
-            slowest=machine.handover * sum(1 / k for k in range(1, machine.size + 1)),
+            slowest=handover * sum(1 / k for k in range(1, machine.size + 1)),
             early=early,
             update=(1.0 - early) * apply * net.numel,
         )

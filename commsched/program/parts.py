@@ -137,3 +137,8 @@ def seconds(
 def cold_seconds(machine: Machine, net: Net) -> float:
     """Return what an operation takes besides `parts`, because computing empties its caches, s."""
     return machine.cold / machine.alone if machine.cores and net.occupies_cores else 0.0
+
+
+def handover_seconds(machine: Machine, net: Net) -> float:
+    """Return the mean until another thread of a rank takes up a ready operation, s."""
+    return machine.handover + (machine.handover_computing if net.occupies_cores else 0.0)

@@ -11,7 +11,14 @@ from commsched.errors import CommschedError
 from commsched.kernels import random
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op, Role
-from commsched.program.parts import GATHER, cold_seconds, parts_of, seconds, values_of
+from commsched.program.parts import (
+    GATHER,
+    cold_seconds,
+    handover_seconds,
+    parts_of,
+    seconds,
+    values_of,
+)
 from commsched.program.placer import EXCHANGES, StreamQueue, serve
 from commsched.program.registry import STRATEGIES
 from commsched.program.slowness import slowness
@@ -58,6 +65,11 @@ class _Simulation:
         self.messages: PipelineMessages | None = None
         # s, and whether a bucket is gathered, by what decides it in this plan
         self.coding: dict[tuple[object, ...], tuple[float, bool]] = {}
+
+    @property
+    def handover(self) -> float:
+        """Mean until another thread of a rank takes up a ready operation, s."""
+        return handover_seconds(self.plan.machine, self.plan.net)
 
     @property
     def cold(self) -> float:
@@ -157,7 +169,7 @@ class _Simulation:
             return SumCost(float(found.end.max()) + within, float(found.sent.max()))
 
         return PipelineMessages(
-            machine, roles, width, lambda op: cost(op.launch, op.kind, op.phase)
+            machine, roles, width, lambda op: cost(op.launch, op.kind, op.phase), self.handover
         )
 
     def _note(self, role: int, step: int, op: Op, source: Source, number: int = 0) -> None:
@@ -201,7 +213,7 @@ class _Simulation:
         looks as soon as its own work is done.
         """
         clocks, keys = self.clocks[role], self._inputs(role, step, op)
-        mean, ranks = self.plan.machine.handover, self.ranks[role]
+        mean, ranks = self.handover, self.ranks[role]
         if mean and any(self.stream.get((role, key[2])) != op.stream for key in keys):
             name = f"handover of {op.name}"
             later = ready + random.exponential(mean, self.plan.seed, step, ranks, name)

@@ -62,6 +62,7 @@ class PipelineMessages:
     roles: tuple[Role, ...]
     width: int = 1  # neighbouring columns that go through their turns together
     cost: Callable[[Op], SumCost] = lambda op: SumCost(0.0, 0.0)  # of a turn's sums
+    handover: float = 0.0  # s, mean until another thread takes up what is ready
     few: int = 16  # unlike pipelines that are placed one by one
     chains: list[Chain] = field(init=False)  # SENDs stand for both of their ends
     ops: list[Op] = field(init=False)  # the first of each chain
@@ -71,7 +72,7 @@ class PipelineMessages:
         sizes = {len(role.ranks) for role in self.roles}
         assert len(sizes) == 1, "pipelines have as many ranks in every role"
         self.columns = sizes.pop()
-        found = chains(self.roles, self.cost, self.machine.handover, self.width)
+        found = chains(self.roles, self.cost, self.handover, self.width)
         self.chains = [*found]
         self.teams = self.columns // self.width
         self.ops = [chain.first for chain in self.chains]

@@ -9,7 +9,7 @@ from commsched.machine.trust import alike
 from commsched.plan.model import Param, Plan
 from commsched.planner.request import Request
 from commsched.planner.search.timing import iteration
-from commsched.program.parts import gather_seconds, mean_seconds
+from commsched.program.parts import gather_seconds, handover_seconds, mean_seconds
 from commsched.program.registry import STRATEGIES
 
 PLACES = 3  # at most, each of which is simulated
@@ -25,7 +25,7 @@ def encoded(plan: Plan, request: Request) -> Plan:
     held-out error makes of all that takes longer than the rank's own compute.
     """
     asked = request.params.keys() & {"encode", "together"}
-    if asked or not plan.launches or not plan.machine.handover:
+    if asked or not plan.launches or not handover_seconds(plan.machine, plan.net):
         return plan
     others = [_at(plan, place) for place in _places(plan).values()]
     seconds, best = min(((iteration(other), k) for k, other in enumerate(others)))
@@ -54,7 +54,7 @@ def _places(plan: Plan) -> dict[str, Mapping[str, Param]]:
     """The parameters of every place; only buckets that are coded within a hand-over go together."""
     device = plan.machine.device
     coding = sum(seconds(2**20, device) for seconds in (gather_seconds, mean_seconds))  # of 4 MB
-    within = int(2 * plan.machine.handover / coding * 2**22)
+    within = int(2 * handover_seconds(plan.machine, plan.net) / coding * 2**22)
     places: dict[str, Mapping[str, Param]] = {
         APART: {},
         "communication": {"encode": "communication"},
