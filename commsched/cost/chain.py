@@ -27,8 +27,8 @@ def seconds_of_waking(
     Each message in turn waits for a core of its receiver, and if more is to be done with it than
     to add it, for the interpreter of its receiver, too.
     """
-    apart = payload.added and not schedule.library
-    each = machine.wakeup + (0.0 if apart else machine.interpreter)
+    added = payload.added and not schedule.library
+    each = machine.wakeup + (0.0 if added else machine.interpreter)
     return each and each * messages_in_turn(schedule, payload, machine, group)
 
 

@@ -278,6 +278,11 @@ class Machine:
         return min(1.0, self.cores / max(self.ranks_of_node)) if self.cores else 1.0
 
     @property
+    def waking(self) -> float:
+        """The longest that a message waits for its receiver if that computes, s."""
+        return self.wakeup + self.interpreter
+
+    @property
     def even(self) -> bool:
         """Whether all steps compute equally long."""
         return self.jitter == 0.0 and not self.stalls

@@ -82,7 +82,7 @@ def waits(start: Floats, end: Floats, cores: float, most: float) -> tuple[Floats
     full = np.append(False, depth >= max(cores, 1.0))
     begins, ends = time[full[1:] & ~full[:-1]], time[~full[1:] & full[:-1]]
     lasts = ends - begins
-    wait = np.where(lasts > most, lasts - most / 2, lasts**2 / (2 * most))
+    wait = np.where(lasts > most, lasts - most / 2, lasts**2 / max(2 * most, TOGETHER))
     total = np.cumsum(wait)
     return np.stack([begins, ends], axis=1).ravel(), np.stack([total - wait, total], axis=1).ravel()
 

@@ -363,7 +363,7 @@ def simulate(
     settling = Settling()
     for number in range(ROUNDS if simulation.sharing.tasks else 0):
         found, moved = simulation.sharing.slower(simulation.ranks)
-        if moved < SETTLED and (number or not plan.machine.wakeup):
+        if moved < SETTLED and (number or not plan.machine.waking):
             break  # messages wait beside the coding of an earlier placement
         settling.go(found)
         simulation = placed(CoreSharing(plan.machine, settling.slower, simulation.sharing), None)

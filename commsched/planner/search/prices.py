@@ -86,8 +86,7 @@ class Prices:
         self.limit = limit
         self.tables = tables
         self.group = request.machine.everyone
-        machine = request.machine
-        self.waking = (machine.wakeup + machine.interpreter) * request.net.occupies_cores > 0.0
+        self.waking = request.net.occupies_cores and request.machine.waking > 0.0
         self.cold = cold_seconds(request.machine, request.net)
         self.message = request.machine.message / request.machine.alone
         self._counted: dict[tuple[int, int | BucketSpec], Floats] = {}
