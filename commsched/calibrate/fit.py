@@ -33,10 +33,8 @@ FACTORS = {
     "gather call": 3.0,
     "scale call": 3.0,
 }
-COMPUTING = {
-    "wakeup": 3.0,
-    "interpreter": 3.0,
-}  # those adjusted to times beside computing, after the others
+# Those adjusted to times beside computing, after the others.
+COMPUTING = {"wakeup": 3.0, "interpreter": 3.0}
 STARTS = (2.0,)  # logarithms from which these are searched, too: the first guess is far too short
 
 

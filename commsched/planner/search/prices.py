@@ -40,8 +40,7 @@ Ints = npt.NDArray[np.int64]
 ROWS = {Kind.DECIDE: 0, Kind.ENCODE: 1, Kind.EXCHANGE: 2, Kind.DECODE: 3}  # of a price
 EXCHANGED = np.array([kind is Kind.EXCHANGE for kind in ROWS])[:, None, None]
 
-
-COUNTS = seconds_of_waking, messages_of_a_rank
+OF_MESSAGES = seconds_of_waking, messages_of_a_rank
 
 
 class PricedRows(NamedTuple):
@@ -322,7 +321,7 @@ class Prices:
                 (one.schedule, one.payload, machine, group)
                 for one in map(resolved, own.phases(spec, group))
             ]
-            counted = [[count(*one) for one in every] for count in COUNTS]
+            counted = [[count(*one) for one in every] for count in OF_MESSAGES]
             self._counted[key] = np.array(counted, np.float64)
         return self._counted[key]
 
