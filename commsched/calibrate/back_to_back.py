@@ -12,7 +12,6 @@ from commsched.net.graph import Layer, Net, Tensor
 from commsched.plan.model import Launch, Plan
 from commsched.program.model import Kind
 from commsched.run.engine.recorder import Recorder
-from commsched.run.job import clock
 from commsched.run.wire.placement import Placement
 from commsched.simulate.engine import simulate
 from commsched.simulate.placed import Placed
@@ -48,12 +47,11 @@ def make_plan(machine: Machine) -> Plan:
 
 def measure(comm: MPI.Intracomm, machine: Machine, timeout: float, place: Placement) -> float:
     """Run the plan; return the s from the end of an exchange on all ranks to that of the next."""
-    offset = clock.align(comm).offset
     number = {one.op.name: k for k, one in enumerate(exchanges(machine))}
     own = np.zeros((WARM + STEPS, BUCKETS))
     for span in run(comm, make_plan(machine), WARM + STEPS, Recorder(comm.rank), timeout, place):
         if span.name in number:
-            own[span.step, number[span.name]] = span.end + offset
+            own[span.step, number[span.name]] = span.end
     everyone = np.empty((comm.size, *own.shape))
     comm.Allgather(own, everyone)
     end = everyone.max(axis=0)[WARM:]

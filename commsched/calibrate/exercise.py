@@ -39,7 +39,6 @@ from commsched.run.job import agree, clock
 from commsched.run.job.clock import now
 from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.schedule.registry import COLLECTIVES
-from commsched.simulate.engine import simulate
 from commsched.timeline.model import Span
 
 DENSE = ("ring", "native", "halving-doubling", "hierarchical", "doubling")
@@ -59,7 +58,7 @@ BETWEEN = (
     64,
 )  # more divisors for the MPI's all-reduce, which has no model between its sizes
 SMALL = 1024  # B of the smallest bucket
-WARM = 2  # warm-up steps, which are left out
+WARM = 1  # warm-up steps, which are left out
 STEPS = 14  # counted steps, at most
 LEAST = 10  # counted steps, at least
 FEW = 4  # counted steps on slow machines, so that large buckets fit into the time
@@ -67,6 +66,12 @@ TELLING = 4.0  # least ratio of the longest ring's time to the shortest's, to se
 # Compute between the starts of two exchanges: per second of the first one, and at least, s. The
 # pause keeps the coding of the next bucket out of the measured exchange if ranks share cores.
 PAUSE, GAP = 1.3, 5e-3
+TRIALS = (
+    2  # runs that tell how long the cells take, each with the pauses that the last one asks for
+)
+END = "end"  # name of the layer behind the last cell
+SOON = 20e-3  # s until a step, in which all ranks have heard when it begins
+CHUNK = 1e-3  # s of work between two looks at the clock
 PART = 3  # every third cell is held out of the fit
 
 
@@ -97,7 +102,7 @@ class Costs(Recorder):
 
     def __init__(self, rank: int, ranks_per_core: float) -> None:
         super().__init__(rank)
-        self.core = Core()  # on which the layers compute
+        self.core = TimedCore(ranks_per_core)  # on which the layers compute
         self._ranks_per_core = ranks_per_core
         self._coding = 0.0  # s of processor time
         self.coded: list[float] = []  # s of it that each operation took
@@ -137,6 +142,27 @@ class Costs(Recorder):
         until = np.array([now(), time.process_time() - self.core.interrupted])
         self._worked[int(exchanges)] += until - self._before
         self._before = until
+
+
+class TimedCore(Core):
+    """Keeps a core busy until times that are the same on all ranks, whatever disturbs a rank.
+
+    By work alone the ranks would drift apart, and the exchanges of a step run into each other.
+    """
+
+    def __init__(self, ranks_per_core: float) -> None:
+        super().__init__()
+        self._ranks_per_core = ranks_per_core
+        self._until = 0.0
+
+    def spin(self, seconds: float) -> None:
+        """Keep the core busy for as long as `seconds` of work take if all ranks compute.
+
+        A rank catches up on a delay, but not on a wait that is longer than the gap between cells.
+        """
+        self._until = max(self._until, now() - GAP) + seconds * self._ranks_per_core
+        while now() < self._until:
+            super().spin(CHUNK)
 
 
 def choose(machine: Machine, seconds: float) -> list[WorkloadCell]:
@@ -203,26 +229,26 @@ def held_out(cells: Sequence[WorkloadCell]) -> npt.NDArray[np.bool_]:
     return np.array([i % PART == 1 and cell not in ends for i, cell in enumerate(cells)])
 
 
-def make_plan(
-    machine: Machine, cells: Sequence[WorkloadCell], pauses: Sequence[float] = ()
-) -> Plan:
-    """Plan one layer and one launch per cell; the backward pass starts with the first cell.
+def make_plan(machine: Machine, cells: Sequence[WorkloadCell]) -> Plan:
+    """Plan one layer and one launch per cell, and a layer behind them that lasts as the last cell.
 
-    pauses: s of compute between the earliest starts of a cell and of the next one.
+    The backward pass starts with the first cell.
     """
-    pauses = pauses or [_pause(machine, cell) for cell in cells]
+    pauses = [GAP, *(_pause(machine, cell) for cell in cells)]
+    end = Layer(name=END, forward=0.0, backward=pauses[-1])
     layers: list[Layer] = []
     launches: list[Launch] = []
     for number, cell in enumerate(cells):
         law = Sparsity(law="uniform", density=cell.density) if cell.density < 1 else Sparsity()
         name = f"c{number}"
         tensor = Tensor(name=name, shape=(cell.nbytes // 4,), sparsity=law)
+        after = f"c{number + 1}" if number + 1 < len(cells) else END
         layers.append(
             Layer(
                 name=name,
-                after=(f"c{number + 1}",) if number + 1 < len(cells) else (),
+                after=(after,),
                 forward=0.0,
-                backward=0.0 if number == 0 else pauses[number - 1],
+                backward=pauses[number],
                 tensors=(tensor,),
             )
         )
@@ -237,7 +263,7 @@ def make_plan(
             )
         )
     return Plan(
-        net=Net(name="exercise", layers=tuple(reversed(layers)), source="for calibration"),
+        net=Net(name="exercise", layers=(end, *reversed(layers)), source="for calibration"),
         machine=replace(machine, jitter=0.0),
         launches=tuple(launches),
         params={"overlap": "backward"},
@@ -253,14 +279,18 @@ def computing(plan: Plan) -> Plan:
 def measure(
     comm: MPI.Intracomm, plan: Plan, seconds: float, timeout: float, place: Placement = ON_HOST
 ) -> CellTimes:
-    """Run the plan on all ranks for about `seconds`; return the times on every rank."""
-    apart = replace(plan, machine=replace(plan.machine, cores=0.0))  # faster, and nearly the same
-    step = simulate(apart, 1).end
-    counted = int(np.clip(seconds / max(step, 1e-3) - WARM, FEW, STEPS))
+    """Run the plan on all ranks for about `seconds`; return the times on every rank.
+
+    What the cells take in a trial is what the pauses between them follow, not what is planned.
+    """
+    for _ in range(TRIALS):
+        lasts = _durations(comm, plan, timeout, place)
+        plan = _apart(plan, [GAP, *(GAP + PAUSE * one for one in lasts)])
+    step = sum(layer.backward or 0.0 for layer in plan.net.layers)
+    counted = int(np.clip(seconds / step - WARM, FEW, STEPS))
     recorder = Costs(comm.rank, 1.0 / plan.machine.alone)
-    offset = clock.align(comm).offset
-    spans = run(comm, plan, WARM + counted, recorder, timeout, place, recorder.core)
-    found = _gathered(comm, plan, spans, offset)
+    table = _spans(comm, plan, WARM + counted, recorder, timeout, place)[:, :, WARM:]
+    found = _reduced(comm, plan, table)
     each = np.diff(recorder.spent, prepend=0.0).reshape(-1, len(found.cell))[WARM:]
     everyone = np.empty((comm.size, len(found.cell)))
     comm.Allgather(np.median(each, axis=0), everyone)
@@ -281,32 +311,79 @@ def run(
     place: Placement,
     core: Core | None = None,
 ) -> list[Span]:
-    """Run a plan on all ranks for some steps; return this rank's spans."""
+    """Run a plan on all ranks for some steps; all ranks begin each of them at the same time.
+
+    Returns this rank's spans, by the clock of rank 0.
+    """
     spans: list[Span] = []
     recorder.takers.append(spans.append)
     worker = Emulated(plan, comm.rank, place.device.module)
     engine = Engine(plan, comm, worker.roles, recorder, timeout, place=place)
     engine.start()
+    offset = clock.align(comm).offset
+
+    def begin(_: int) -> bool:
+        start = agree.largest(now() + offset, comm) + SOON - offset
+        time.sleep(max(0.0, start - now()))
+        return True
+
     try:
-        comm.Barrier()
-        run_steps(plan, engine, worker, steps, core=core)
+        begin(0)
+        run_steps(plan, engine, worker, steps, between=begin, core=core)
     except BaseException as error:
         engine.fail(error)
         raise
     engine.stop()
-    return spans
+    return [span._replace(start=span.start + offset, end=span.end + offset) for span in spans]
 
 
-def _gathered(comm: MPI.Intracomm, plan: Plan, spans: list[Span], offset: float) -> CellTimes:
-    cell, kinds = kinds_of(plan)
-    steps = max(span.step for span in spans) + 1
+def _spans(
+    comm: MPI.Intracomm,
+    plan: Plan,
+    steps: int,
+    recorder: Costs,
+    timeout: float,
+    place: Placement,
+) -> Floats:
+    """Run a plan; return its spans on all ranks, (start, end) x (kinds * phases) x steps x ranks.
+
+    The spans stand in the order of `kinds_of`.
+    """
+    _, kinds = kinds_of(plan)
     mine = np.zeros((2, len(kinds), steps))
-    for span in spans:
+    for span in run(comm, plan, steps, recorder, timeout, place, recorder.core):
         if span.name in kinds:
-            mine[:, kinds[span.name], span.step] = span.start + offset, span.end + offset
+            mine[:, kinds[span.name], span.step] = span.start, span.end
     everyone = np.empty((comm.size, *mine.shape))
     comm.Allgather(mine, everyone)
-    table = np.moveaxis(everyone, 0, -1)[:, :, WARM:]
+    return np.moveaxis(everyone, 0, -1)
+
+
+def _durations(comm: MPI.Intracomm, plan: Plan, timeout: float, place: Placement) -> list[float]:
+    """Run the plan; return the s of each cell, from when the one before it has ended."""
+    recorder = Costs(comm.rank, 1.0 / plan.machine.alone)
+    start, end = _spans(comm, plan, WARM + 1, recorder, timeout, place)[:, :, -1]
+    cell, _ = kinds_of(plan)
+    begins, ends = np.full(cell[-1] + 1, np.inf), np.zeros(cell[-1] + 1)
+    np.minimum.at(begins, np.tile(cell, 3), np.where(start > 0.0, start, np.inf).min(axis=-1))
+    np.maximum.at(ends, np.tile(cell, 3), end.max(axis=-1))
+    before = np.maximum.accumulate(np.append(0.0, ends[:-1]))
+    found: list[float] = np.maximum(ends - np.maximum(begins, before), 0.0).tolist()
+    return found
+
+
+def _apart(plan: Plan, pauses: Sequence[float]) -> Plan:
+    """Return the plan with other s of compute before each of its cells."""
+    layers = [
+        replace(layer, backward=pause)
+        for layer, pause in zip(plan.net.layers, reversed(pauses), strict=True)
+    ]
+    return replace(plan, net=replace(plan.net, layers=tuple(layers)))
+
+
+def _reduced(comm: MPI.Intracomm, plan: Plan, table: Floats) -> CellTimes:
+    """Reduce spans of all ranks to times of phases."""
+    cell, _ = kinds_of(plan)
     decoded, exchanged = table[0, 2 * len(cell) :], table[1, : len(cell)]
     late = np.where(decoded > 0.0, decoded - exchanged, -np.inf).max(axis=-1)
     return times_of(cell, table)._replace(
