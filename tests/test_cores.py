@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from commsched.net.measured import PROCESSOR, Measured
 from commsched.program.model import CODINGS, Kind
+from commsched.program.parts import SLICE
 from commsched.simulate.clocks import under_compute
 from commsched.simulate.core_sharing import Settling
-from commsched.simulate.cores import SLICE, Tasks, capacities, served, served_beside, waits
+from commsched.simulate.cores import Tasks, capacities, served, served_beside, waits
 from commsched.simulate.engine import simulate
 from tests.support.small_plans import graph, machine, plan
 
@@ -161,7 +162,7 @@ def test_waiting_for_a_late_rank_takes_no_core():
 
 @pytest.mark.parametrize(
     ("method", "longer"),
-    [("ring+dense", 2e-4), ("ring+fp16", 8e-4), ("native+dense", 8e-4), ("all-gather+coo", 4e-4)],
+    [("ring+dense", 2e-4), ("ring+fp16", 2e-4), ("ring+coo", 8e-4), ("native+dense", 8e-4)],
 )
 def test_each_message_in_turn_waits_for_its_thread_while_the_rank_computes(method, longer):
     """A ring of two ranks has two messages in turn; nothing computes beside the last exchange."""
@@ -241,7 +242,7 @@ def test_coding_longer_than_a_slice_shares_the_core_with_computing():
             lasted.append(float((first.end - first.start).max()))
     assert lasted[1] == pytest.approx(lasted[0])
     assert lasted[0] < SLICE < lasted[2]
-    assert lasted[3] == pytest.approx(2.0 * lasted[2], rel=0.02)
+    assert lasted[3] == pytest.approx(2.0 * lasted[2] - SLICE / 2, rel=0.02)
 
 
 def test_operations_of_one_stream_follow_each_other_however_late():

@@ -96,14 +96,15 @@ class WorkloadCell(NamedTuple):
 class Costs(Recorder):
     """Counts the processor time of coding, of what else exchanges' threads do, and of interrupts.
 
-    Coding spans last as if all ranks of the node coded at once: work shorter than a time slice of
-    the scheduler has a core of its own while other ranks wait.
+    If the ranks do not compute, coding spans last as if all ranks of the node coded at once: work
+    shorter than a time slice of the scheduler has a core of its own while other ranks wait.
     """
 
-    def __init__(self, rank: int, ranks_per_core: float) -> None:
+    def __init__(self, rank: int, plan: Plan) -> None:
         super().__init__(rank)
+        ranks_per_core = 1.0 / plan.machine.alone
         self.core = TimedCore(ranks_per_core)  # on which the layers compute
-        self._ranks_per_core = ranks_per_core
+        self._at_once = 1.0 if plan.net.occupies_cores else ranks_per_core
         self._coding = 0.0  # s of processor time
         self.coded: list[float] = []  # s of it that each operation took
         self._computing = time.pthread_getcpuclockid(threading.get_ident())
@@ -121,7 +122,7 @@ class Costs(Recorder):
             self._used[span.stream] = used
             self._coding += spent
             self.coded.append(spent)
-            span = span._replace(start=span.end - max(lasted, spent * self._ranks_per_core))
+            span = span._replace(start=span.end - max(lasted, spent * self._at_once))
         elif span.stream != "compute":
             threads = time.process_time() - time.clock_gettime(self._computing)
             self.spent.append(threads - self._coding)
@@ -288,7 +289,7 @@ def measure(
         plan = _apart(plan, [GAP, *(GAP + PAUSE * one for one in lasts)])
     step = sum(layer.backward or 0.0 for layer in plan.net.layers)
     counted = int(np.clip(seconds / step - WARM, FEW, STEPS))
-    recorder = Costs(comm.rank, 1.0 / plan.machine.alone)
+    recorder = Costs(comm.rank, plan)
     table = _spans(comm, plan, WARM + counted, recorder, timeout, place)[:, :, WARM:]
     found = _reduced(comm, plan, table)
     each = np.diff(recorder.spent, prepend=0.0).reshape(-1, len(found.cell))[WARM:]
@@ -361,7 +362,7 @@ def _spans(
 
 def _durations(comm: MPI.Intracomm, plan: Plan, timeout: float, place: Placement) -> list[float]:
     """Run the plan; return the s of each cell, from when the one before it has ended."""
-    recorder = Costs(comm.rank, 1.0 / plan.machine.alone)
+    recorder = Costs(comm.rank, plan)
     start, end = _spans(comm, plan, WARM + 1, recorder, timeout, place)[:, :, -1]
     cell, _ = kinds_of(plan)
     begins, ends = np.full(cell[-1] + 1, np.inf), np.zeros(cell[-1] + 1)

@@ -24,11 +24,11 @@ def seconds_of_waking(
 ) -> float:
     """Return how much longer an exchange lasts if its ranks compute on cores all the while, s.
 
-    Each message in turn waits for a core of its receiver, and if more is to be done with it than
-    to add it, for the interpreter of its receiver, too.
+    Each message in turn waits for a core of its receiver. If the receiver does not know how long it
+    is, the interpreter looks for it, and the message waits for that, too.
     """
-    added = payload.added and not schedule.library
-    each = machine.wakeup + (0.0 if added else machine.interpreter)
+    known = payload.known and not schedule.library
+    each = machine.wakeup + (0.0 if known else machine.interpreter)
     return each and each * messages_in_turn(schedule, payload, machine, group)
 
 

@@ -94,9 +94,9 @@ class Payload:
         return self.cuts is not None and not self.codec.fixed
 
     @property
-    def added(self) -> bool:
-        """Whether receivers just add or keep messages, which are values as they are."""
-        return self.cuts is not None and self.codec.decode_traffic == 0.0
+    def known(self) -> bool:
+        """Whether receivers know the bytes of each message before it comes."""
+        return self.cuts is not None and self.codec.fixed
 
     @property
     def packets(self) -> float:

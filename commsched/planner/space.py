@@ -12,7 +12,7 @@ from commsched.net.bucket import BucketSpec, Piece
 from commsched.net.graph import Net, Tensor
 from commsched.planner.request import Request
 from commsched.program.launch_ops import OPTIMIZERS
-from commsched.program.parts import cold_seconds, handover_seconds
+from commsched.program.parts import IDLE, CodingTime, handover_seconds
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.clocks import Waking
 from commsched.simulate.cores import capacities
@@ -102,6 +102,7 @@ class StepClock:
     on_cores: bool = False  # whether the ranks' cores compute the layers
     capacity: float = inf  # cores that the tasks of a rank share
     busy: float = 0.0  # share of its cores that an exchange and its interrupts take on each rank
+    coding: CodingTime = IDLE
     waking: Waking | None = None
     # s that a rank's share of the cores is busy, besides, with an exchange that wakes its thread up
     dispatch: float = 0.0
@@ -121,7 +122,7 @@ class StepClock:
         at_once = net.apply is not None and apply > 0.0
         early = (net.apply or 0.0) / (apply * net.numel) if at_once else 1.0
         link = machine.between if machine.nodes > 1 else machine.inside
-        handover = handover_seconds(machine, net)
+        handover, coding = handover_seconds(machine, net), CodingTime.of(machine, net)
         return cls(
             forward=tuple(pair[0] for pair in pairs),
             backward=tuple(pair[1] for pair in pairs),
@@ -130,8 +131,9 @@ class StepClock:
             on_cores=net.occupies_cores,
             capacity=float(capacities(machine).min()),
             busy=min(1.0, (link.busy + link.interrupts) / machine.alone),
-            waking=Waking.of(machine),
-            dispatch=machine.dispatch / machine.alone + cold_seconds(machine, net),
+            coding=coding,
+            waking=Waking.of(machine, coding),
+            dispatch=machine.dispatch / machine.alone + coding.cold,
             handover=handover,
             # The mean of the largest of n exponential numbers is their n-th harmonic number.
             slowest=handover * sum(1 / k for k in range(1, machine.size + 1)),

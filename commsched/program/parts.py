@@ -6,14 +6,23 @@ planner have the part's price on a device.
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from math import inf
+from typing import NamedTuple, TypeVar
 
+import numpy as np
+
+from commsched.arrays import Floats
 from commsched.exchange.method import Choice, Phase
 from commsched.exchange.registry import find_method, phases_of
 from commsched.machine.model import Device, Machine
 from commsched.net.graph import Net
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op
+
+# s that a thread which has slept runs at once, before it shares a core with others: the slice of
+# Linux on 8 processors and more, 0.7 ms x (1 + log2 8) (kernel/sched/fair.c).
+SLICE = 2.8e-3
+Times = TypeVar("Times", Floats, float)  # s of many operations, or of one
 
 
 class Part(NamedTuple):
@@ -123,20 +132,46 @@ def values_of(plan: Plan, index: int) -> float:
     return seen.all_raw / 4
 
 
-def seconds(
-    parts: Iterable[Part], phase: Phase, numel: float, device: Device, cold: float = 0.0
-) -> float:
-    """Price parts on a bucket of `numel` float32 numbers, in seconds without jitter.
+class CodingTime(NamedTuple):
+    """How long the coding of a rank lasts that computes on its node's cores meanwhile, or not.
 
-    cold: s that an operation which does something takes besides, in empty caches.
+    A price holds while all ranks of the node code at once. Ranks that compute do not: a thread that
+    has slept is served at once for a `slice`, and shares the cores with all others from then on.
     """
-    found = sum(part.seconds(phase, numel, device) for part in parts)
-    return found + cold if found else found
+
+    cold: float = 0.0  # s of a price more, because computing empties the caches
+    alone: float = 1.0  # share of a price that the rank takes if no other one codes
+    slice: float = inf  # s
+
+    @classmethod
+    def of(cls, machine: Machine, net: Net) -> "CodingTime":
+        """Return that of a net on a machine."""
+        if not machine.cores:
+            return cls()
+        if not net.occupies_cores:
+            return cls(slice=SLICE / machine.alone)
+        return cls(machine.cold / machine.alone, machine.alone, SLICE)
+
+    def lasts(self, price: float) -> float:
+        """Return the seconds of an operation of a price, s."""
+        if not price:
+            return 0.0
+        first = (price + self.cold) * self.alone
+        return first + max(first - self.slice, 0.0) * (1.0 / self.alone - 1.0)
+
+    def work(self, lasts: Times) -> Times:
+        """Return what such operations take of a rank's share of the cores, s."""
+        first = np.minimum(lasts, self.slice)
+        found: Times = lasts + first * (1.0 / self.alone - 1.0)
+        return found
 
 
-def cold_seconds(machine: Machine, net: Net) -> float:
-    """Return what an operation takes besides `parts`, because computing empties its caches, s."""
-    return machine.cold / machine.alone if machine.cores and net.occupies_cores else 0.0
+def seconds(parts: Iterable[Part], phase: Phase, numel: float, device: Device) -> float:
+    """Price parts on a bucket of `numel` float32 numbers, in seconds without jitter."""
+    return sum(part.seconds(phase, numel, device) for part in parts)
+
+
+IDLE = CodingTime()  # of a rank that does not compute
 
 
 def handover_seconds(machine: Machine, net: Net) -> float:

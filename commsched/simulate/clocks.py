@@ -8,6 +8,7 @@ import numpy as np
 
 from commsched.arrays import Bools, Floats
 from commsched.machine.model import Machine
+from commsched.program.parts import CodingTime
 
 Times = TypeVar("Times", Floats, float)  # s of many columns, or of one
 
@@ -35,11 +36,11 @@ class Waking(NamedTuple):
     startup: float  # s, of an exchange
 
     @classmethod
-    def of(cls, machine: Machine) -> "Waking | None":
+    def of(cls, machine: Machine, coding: CodingTime) -> "Waking | None":
         """Return what waking up takes on a machine; None: nothing."""
         if machine.awake == 1.0 and not machine.dispatch:
             return None
-        return cls(machine.awake, machine.device.fixed_gather, machine.startup)
+        return cls(machine.awake, machine.device.fixed_gather * coding.alone, machine.startup)
 
     def saved(self, seconds: Times, waking: float) -> Any:
         """Return the s, of up to `waking` of an operation's, that it takes less if awake."""

@@ -6,8 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from commsched.arrays import Floats, Ints
-from commsched.machine.model import Machine
-from commsched.simulate.cores import SLICE, Tasks, both, capacities, served, served_beside, waits
+from commsched.plan.model import Plan
+from commsched.program.parts import CodingTime
+from commsched.simulate.cores import Tasks, both, capacities, served, served_beside, waits
 
 TINY = 1e-300  # s, the least sum of tasks
 Key = tuple[int, int, str]  # role, step and operation
@@ -63,14 +64,15 @@ class CoreSharing:
     """
 
     def __init__(
-        self, machine: Machine, slower: Slower | None = None, before: "CoreSharing | None" = None
+        self, plan: Plan, slower: Slower | None = None, before: "CoreSharing | None" = None
     ) -> None:
         self.tasks: dict[Key, _Task] = {}
         # Role, s when an exchange begins, and s of processor time that it takes besides then.
         self.dispatched: list[tuple[int, Floats, Floats]] = []
         # Role, s when an exchange begins and ends, and the cores that its interrupts take.
         self._interrupted: list[tuple[int, Floats, Floats, float]] = []
-        self._machine = machine
+        self._machine = plan.machine
+        self._coding = CodingTime.of(plan.machine, plan.net)
         self._slower = slower or {}
         self._before = before
         self._ranks_of: Sequence[Ints] = ()  # of each role
@@ -153,22 +155,31 @@ class CoreSharing:
             placed = np.array([one.end for one in mine.values()])
             demand = np.array([one.demand for one in mine.values()])
             codes = np.array([[one.codes] for one in mine.values()])
-            every_short = codes & (taken * self._machine.alone < SLICE)
+            # What codes is served at once as it begins, and shares the cores from then on.
+            firsts = np.where(codes, np.minimum(taken, self._coding.slice), 0.0)
             computes = np.array([one.stream == "compute" for one in mine.values()])
             times = np.ones_like(placed)
             begun = [rest for other, *rest in self.dispatched if other == role]
             first, last, share = self._interrupts(role, len(ranks))
             for column, rank in enumerate(ranks.tolist()):
-                busy, short = taken[:, column] > 0.0, every_short[:, column]
-                tasks = Tasks(start[:, column], placed[:, column], taken[:, column], demand)
-                coding, own = tasks.some(busy & short), tasks.some(busy & ~short)
-                beside = both(coding, self._dispatch([(a[column], b[column]) for a, b in begun]))
                 stolen = Tasks(first[:, column], last[:, column], share, share)
-                end = served(coding, capacity[rank], interrupts=stolen)
-                times[busy & short, column] = coding.times(end)
-                queue = own.queues(computes[busy & ~short])
+                at_once = firsts[:, column] > 0.0
+                more = taken[:, column] > firsts[:, column]
+                tasks = Tasks(start[:, column], placed[:, column], taken[:, column], demand)
+                short = tasks.cut(firsts[:, column]).some(at_once)
+                end = served(short, capacity[rank], interrupts=stolen)
+                times[at_once, column] = short.times(end)
+                begins = tasks.start.copy()
+                begins[at_once] = end
+                own = tasks.after(begins, firsts[:, column]).some(more)
+                beside = both(
+                    short.longer(1.0 / self._coding.alone),
+                    self._dispatch([(a[column], b[column]) for a, b in begun]),
+                )
+                queue = own.queues(computes[more])
                 end = served_beside(own, beside, capacity[rank], queue, stolen)
-                times[busy & ~short, column] = own.times(end, queue)
+                lasts = own.times(end, queue) * own.seconds + (own.start - tasks.start[more])
+                times[more, column] = lasts / tasks.seconds[more]
             for key, slower in zip(mine, times, strict=True):
                 one = mine[key]
                 moved += float((one.seconds * np.abs(slower - one.slower)).sum())

@@ -9,9 +9,6 @@ from commsched.machine.model import Machine
 
 ROUNDS = 8  # placements at most, until tasks that slow each other have settled
 SHARES = 6  # rounds in which the shares of short tasks settle
-# s that a thread which has slept runs at once, before it shares a core with others: the slice of
-# Linux on 8 processors and more, 0.7 ms x (1 + log2 8) (kernel/sched/fair.c).
-SLICE = 2.8e-3
 TOGETHER = 1e-9  # s between tasks that follow each other at once
 SETTLED = 1e-3  # relative change of a task's seconds that counts as none
 
@@ -27,6 +24,20 @@ class Tasks(NamedTuple):
     def some(self, where: Ints | Bools) -> "Tasks":
         """Return the tasks at some places."""
         return Tasks(*(column[where] for column in self))
+
+    def cut(self, seconds: Floats) -> "Tasks":
+        """Return the first seconds of each task, (n,), as placed."""
+        share = np.minimum(seconds / np.maximum(self.seconds, TOGETHER), 1.0)
+        return Tasks(self.start, self.start + share * (self.end - self.start), seconds, self.demand)
+
+    def after(self, start: Floats, seconds: Floats) -> "Tasks":
+        """Return the rest of each task from `start` on, without its first seconds, (n,)."""
+        return Tasks(start, np.maximum(self.end, start), self.seconds - seconds, self.demand)
+
+    def longer(self, times: float) -> "Tasks":
+        """Return tasks that last so many times as long."""
+        end = self.start + times * (self.end - self.start)
+        return self._replace(end=end, seconds=times * self.seconds)
 
     def times(self, end: Floats, queue: Ints | None = None) -> Floats:
         """Return how many times its seconds each task lasts until `end`, (n,) s."""
@@ -146,7 +157,7 @@ def served_beside(
     """Return when each of the tasks ends beside short ones: (n,) s.
 
     The short ones end as placed, because schedulers serve them at once whose threads have slept
-    (Linux, "EEVDF Scheduler"), for a SLICE. What they have had is their share of the cores from
+    (Linux, "EEVDF Scheduler"), for a slice. What they have had is their share of the cores from
     then on.
     """
     count, every = len(tasks.start), both(tasks, short)

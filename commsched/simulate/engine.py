@@ -13,7 +13,7 @@ from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op, Role
 from commsched.program.parts import (
     GATHER,
-    cold_seconds,
+    CodingTime,
     handover_seconds,
     parts_of,
     seconds,
@@ -72,9 +72,9 @@ class _Simulation:
         return handover_seconds(self.plan.machine, self.plan.net)
 
     @property
-    def cold(self) -> float:
-        """Seconds that coding takes besides on a rank that computes."""
-        return cold_seconds(self.plan.machine, self.plan.net)
+    def coding_time(self) -> CodingTime:
+        """How long the ranks' coding lasts."""
+        return CodingTime.of(self.plan.machine, self.plan.net)
 
     def step(self, step: int) -> None:
         """Place all operations of one step."""
@@ -82,7 +82,7 @@ class _Simulation:
         machine, seed = self.plan.machine, self.plan.seed
         if not self.ranks:
             self.ranks = [np.array(role.ranks, np.int64) for role in program.roles]
-            self.waking = Waking.of(machine)
+            self.waking = Waking.of(machine, self.coding_time)
             self.clocks = [Clocks(len(ranks), machine.overlap, self.waking) for ranks in self.ranks]
         self.factor = [
             slowness(machine, seed, step, ranks, role.computing if machine.stalls else 0.0)
@@ -252,7 +252,8 @@ class _Simulation:
         if key not in self.coding:
             numel, phase = values_of(plan, op.launch), self.exchanges.phase(op, step)
             parts = parts_of(plan, op)
-            alone = seconds(parts, phase, numel, plan.machine.device, self.cold)
+            price = seconds(parts, phase, numel, plan.machine.device)
+            alone = self.coding_time.lasts(price)
             self.coding[key] = alone, GATHER in parts
         return self.coding[key]
 
@@ -278,6 +279,7 @@ class _Simulation:
             rest[ranks] = np.where(sent_before > 0.0, start[ranks] - sent_before, np.inf)
             if self.waking:
                 awake[ranks] = self.clocks[role].awake(stream, there)
+        cold = self.coding_time.cold * machine.alone
         count = sum(len(self.ranks[role]) for role in roles)
         if count != teams.ranks.size or np.isnan(start[teams.ranks]).any():
             name = self.plan.launches[op.launch].name
@@ -311,7 +313,7 @@ class _Simulation:
             lasts = np.maximum(ends - begun, taken)
             demand = round(taken.sum() / lasts.sum() / GRAIN) * GRAIN if taken.any() else 0.0
             ends = begun + self.sharing.seconds(key, stream, begun, lasts, demand)
-            woken = np.where(awake[ranks], 0.0, machine.dispatch + self.cold * machine.alone)
+            woken = np.where(awake[ranks], 0.0, machine.dispatch + cold)
             self.sharing.dispatched.append((role, begun, woken + work.handled))
             self.sharing.interrupted(role, begun, ends, self.exchanges.link(teams).interrupts)
             clocks.free[stream] = ends
@@ -359,14 +361,14 @@ def simulate(
                 progress(step)
         return simulation
 
-    simulation = placed(CoreSharing(plan.machine), progress)
+    simulation = placed(CoreSharing(plan), progress)
     settling = Settling()
     for number in range(ROUNDS if simulation.sharing.tasks else 0):
         found, moved = simulation.sharing.slower(simulation.ranks)
         if moved < SETTLED and (number or not plan.machine.waking):
             break  # messages wait beside the coding of an earlier placement
         settling.go(found)
-        simulation = placed(CoreSharing(plan.machine, settling.slower, simulation.sharing), None)
+        simulation = placed(CoreSharing(plan, settling.slower, simulation.sharing), None)
     memory = simulation.strategy.memory(plan)
     return Prediction(
         plan=plan, steps=steps, placed=simulation.placed, memory=memory, changes=changes

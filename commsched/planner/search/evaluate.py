@@ -94,7 +94,7 @@ class Evaluator:
         if np.isinf(self.clock.capacity):
             return found
         votes, encode, exchange, decode = rows.seconds.sum(axis=1)
-        used = encode + decode + self.clock.busy * (votes + exchange)
+        used = self.clock.coding.work(encode + decode) + self.clock.busy * (votes + exchange)
         used += rows.handled + self.clock.on_cores * rows.apply
         own = self.clock.on_cores * (self._backward + self._forward)
         own += self.clock.dispatch * clocks.woken

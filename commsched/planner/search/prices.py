@@ -24,8 +24,8 @@ from commsched.planner.search.shortlist import Shortlist, shortlist
 from commsched.planner.space import Bucket, spec_of
 from commsched.program.model import Kind
 from commsched.program.parts import (
+    CodingTime,
     Part,
-    cold_seconds,
     gather_seconds,
     mean_seconds,
     operations,
@@ -86,7 +86,7 @@ class Prices:
         self.tables = tables
         self.group = request.machine.everyone
         self.waking = request.net.occupies_cores and request.machine.waking > 0.0
-        self.cold = cold_seconds(request.machine, request.net)
+        self.coding_time = CodingTime.of(request.machine, request.net)
         self.message = request.machine.message / request.machine.alone
         self._counted: dict[tuple[int, int | BucketSpec], Floats] = {}
         self._matrices: dict[tuple[BucketSpec, int], tuple[Floats, Floats]] = {}
@@ -185,7 +185,8 @@ class Prices:
                 exchanges.append(one)
                 found[ROWS[kind], number] = phase.within_seconds(device)
                 continue
-            found[ROWS[kind], number] = seconds(own, phase, spec.all_raw / 4, device, self.cold)
+            alone = seconds(own, phase, spec.all_raw / 4, device)
+            found[ROWS[kind], number] = self.coding_time.lasts(alone)
             if kind is Kind.DECIDE:
                 found[ROWS[kind], number] += self._votes
         return _Work(found, exchanges)
