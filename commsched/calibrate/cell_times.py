@@ -28,7 +28,8 @@ class CellTimes(NamedTuple):
     # mean s from an exchange's end to the start of its decode on a rank, exponentially distributed
     handover: float = 0.0
     jitter: float = 0.0  # sigma of the logarithm of coding on a rank, over ranks and steps
-    coding: float = 0.0  # s of a core that an operation which codes takes, the mean of the ranks
+    # s of a core that an operation which codes takes: the median of a rank, the mean of the ranks
+    coding: float = 0.0
     processor: Floats = NONE  # of a rank's cores that each exchange takes, without coding
     interrupts: float = 0.0  # cores that interrupts take of a computing rank beside exchanges
 

@@ -295,7 +295,7 @@ def measure(
     each = np.diff(recorder.spent, prepend=0.0).reshape(-1, len(found.cell))[WARM:]
     everyone = np.empty((comm.size, len(found.cell)))
     comm.Allgather(np.median(each, axis=0), everyone)
-    coded = np.array(recorder.coded).reshape(WARM + counted, -1)[WARM:].mean(axis=1)
+    coded = np.array(recorder.coded).reshape(WARM + counted, -1)[WARM:]
     coding, interrupts = (
         float(np.mean(agree.gather_numbers(one, comm)))
         for one in (float(np.median(coded)), recorder.interrupts)

@@ -82,9 +82,13 @@ def jitter(
 
 
 def exponential(
-    mean: float, seed: int, step: int, ranks: npt.NDArray[np.int64], name: str
+    mean: float | npt.NDArray[np.float64],
+    seed: int,
+    step: int,
+    ranks: npt.NDArray[np.int64],
+    name: str,
 ) -> npt.NDArray[np.float64]:
-    """Return one exponentially distributed number per rank: (ranks,)."""
+    """Return one exponentially distributed number per rank: (ranks,); so many means, or one."""
     u = (keys(seed, step, ranks, name) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     found: npt.NDArray[np.float64] = -mean * np.log1p(-u)
     return found

@@ -107,6 +107,7 @@ class StepClock:
     # s that a rank's share of the cores is busy, besides, with an exchange that wakes its thread up
     dispatch: float = 0.0
     handover: float = 0.0  # s, mean until a thread takes up what another one has made ready
+    beside: float = 1.0  # how many times longer both last on a rank that computes
     slowest: float = 0.0  # s, mean until the last rank's thread has done so
     early: float = 1.0  # share of `apply` that is done by bucket, if all are at the step's end
     update: float = 0.0  # s, the rest of it, after the last bucket
@@ -122,7 +123,7 @@ class StepClock:
         at_once = net.apply is not None and apply > 0.0
         early = (net.apply or 0.0) / (apply * net.numel) if at_once else 1.0
         link = machine.between if machine.nodes > 1 else machine.inside
-        handover, coding = handover_seconds(machine, net), CodingTime.of(machine, net)
+        coding, handover = CodingTime.of(machine, net), machine.handover
         return cls(
             forward=tuple(pair[0] for pair in pairs),
             backward=tuple(pair[1] for pair in pairs),
@@ -135,6 +136,7 @@ class StepClock:
             waking=Waking.of(machine, coding),
             dispatch=machine.dispatch / machine.alone + coding.cold,
             handover=handover,
+            beside=handover_seconds(machine, net) / handover if handover else 1.0,
             # The mean of the largest of n exponential numbers is their n-th harmonic number.
             slowest=handover * sum(1 / k for k in range(1, machine.size + 1)),
             early=early,

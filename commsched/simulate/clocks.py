@@ -53,6 +53,7 @@ class Clocks:
         begin = max(stream is free, inputs are ready)
 
     overlap: the share of an exchange that progresses while its rank computes. waking: see there.
+    beside: how many times longer a stream takes to take up what is ready if its rank computes.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Clocks:
         shape: int | tuple[int, ...] | None,
         overlap: float = 1.0,
         waking: Waking | None = None,
+        beside: float = 1.0,
     ) -> None:
         idle = -np.inf  # before its first operation a stream is asleep
         # s, by stream
@@ -68,11 +70,18 @@ class Clocks:
         )
         self._overlap = overlap
         self._waking = waking
+        self._beside = beside
 
     def begin(self, stream: str, ready: Times) -> Times:
         """Return when a stream can begin what is ready."""
         free: Times = self.free[stream]
         return latest(free, ready)
+
+    def taken_up(self, ready: Times, heard: Times | float) -> Times:
+        """Return when what is ready is taken up, within `heard` s if the rank does not compute."""
+        if self._beside == 1.0:
+            return ready + heard
+        return ready + heard * where(ready < self.free["compute"], self._beside, 1.0)
 
     def awake(self, stream: str, ready: Times) -> Any:
         """Tell whether a stream is busy until an operation is ready: it need not wake up."""
@@ -120,8 +129,10 @@ class Clocks:
             saved = self._waking.saved(encode, self._waking.gather)
             encode = encode - where(self.awake("encode", ready), saved, 0.0)
         encoded = self.free["encode"] = self.begin("encode", ready) + encode
-        exchanged = self.start("exchange", encoded + all_heard, exchange, late)
-        decoded = self.free["decode"] = self.begin("decode", exchanged + heard) + decode
+        exchanged = self.start("exchange", self.taken_up(encoded, all_heard), exchange, late)
+        decoded = self.free["decode"] = (
+            self.begin("decode", self.taken_up(exchanged, heard)) + decode
+        )
         return decoded
 
 

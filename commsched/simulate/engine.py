@@ -213,8 +213,10 @@ class _Simulation:
         looks as soon as its own work is done.
         """
         clocks, keys = self.clocks[role], self._inputs(role, step, op)
-        mean, ranks = self.handover, self.ranks[role]
-        if mean and any(self.stream.get((role, key[2])) != op.stream for key in keys):
+        machine, ranks = self.plan.machine, self.ranks[role]
+        if self.handover and any(self.stream.get((role, key[2])) != op.stream for key in keys):
+            computing = self.plan.net.occupies_cores & (clocks.free["compute"] > ready)
+            mean = machine.handover + machine.handover_computing * computing
             name = f"handover of {op.name}"
             later = ready + random.exponential(mean, self.plan.seed, step, ranks, name)
             ready = np.where(ready > clocks.free[op.stream], later, ready)

@@ -67,7 +67,7 @@ class Evaluator:
         buckets: list[Bucket] = [c.bucket for c in choices]
         rows = self.prices.rows(buckets, [c.method for c in choices], self.clock.apply)
         rows = PricedRows(
-            np.append(rows.ready + self.clock.handover, 0.0),
+            np.append(rows.ready + self.clock.handover * self.clock.beside, 0.0),
             np.append(rows.after, len(self.clock.forward)),
             np.append(rows.apply, 0.0),
             np.concatenate([rows.seconds, np.zeros((*rows.seconds.shape[:2], 1))], axis=2),
@@ -194,7 +194,8 @@ class Evaluator:
     def _clocks(self, index: Ints, kind: type[AnyClocks]) -> AnyClocks:
         """Return the clocks of candidates at the start of the backward pass."""
         size, clock = index.shape[1], self.clock
-        clocks = kind(None if size == 1 else size, clock.overlap, clock.waking)
+        shape = None if size == 1 else size
+        clocks = kind(shape, clock.overlap, clock.waking, clock.beside)
         clocks.free["compute"] = self._backward if size == 1 else np.full(size, self._backward)
         return clocks
 
