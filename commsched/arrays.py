@@ -1,6 +1,6 @@
 """Types of arrays: `Array` may lie on a device, the others are NumPy's."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -9,3 +9,4 @@ Array = Any  # a NumPy or CuPy array; what works on it uses the array's own modu
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Times = TypeVar("Times", Floats, float)  # s of many columns, or of one

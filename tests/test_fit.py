@@ -9,6 +9,7 @@ from commsched.calibrate import back_to_back, exercise
 from commsched.calibrate.cell_times import predict
 from commsched.calibrate.fit import FACTORS, adjusted, fit, matters
 from commsched.cost.least_squares import NOISE
+from commsched.simulate.engine import simulate
 from tests.support.small_plans import machine
 
 
@@ -18,6 +19,15 @@ def test_there_are_at_most_a_third_as_many_factors_as_fitted_cells(nodes, lanes)
     cells = exercise.choose(on, 10.0)
     factors = [name for name in FACTORS if matters(on, name)]
     assert len(factors) <= (~exercise.held_out(cells)).sum() / 3
+
+
+def test_cells_of_the_exercise_begin_as_far_apart_as_asked():
+    right = machine(2, 2)
+    pauses = [1.0, 2.0, 0.5, 3.0]
+    made = exercise.apart(exercise.make_plan(right, exercise.choose(right, 5.0)[:3]), pauses)
+    found = {one.op.name: float(one.start.min()) for one in simulate(made, 1).placed}
+    starts = [found[f"c{number}/encode"] for number in range(3)]
+    np.testing.assert_allclose(starts, np.cumsum(pauses[:3]))
 
 
 def test_the_fit_finds_what_a_machine_was_off_by():

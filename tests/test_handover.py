@@ -56,6 +56,15 @@ def test_an_idle_thread_hears_of_an_exchange_after_an_exponential_time_of_the_gi
     assert abs(waits.std() / HANDOVER - 1) < 5 * np.sqrt(2 / count)
 
 
+def test_a_hand_over_takes_longer_only_while_its_rank_computes():
+    """Nothing computes beside the last bucket's exchange, which is ready when all layers are."""
+    found = simulate(computing(0.75), 60)
+    ended = {(p.step, p.op.name): p.end for p in found.placed}
+    decodes = [p for p in found.placed if p.op.name == "b5/decode"]
+    waits = np.concatenate([p.start - ended[p.step, "b5/exchange"] for p in decodes])
+    assert abs(waits.mean() / (0.25 * HANDOVER) - 1) < 5 / np.sqrt(len(waits))
+
+
 @given(seed=st.integers(0, 100), mean=st.sampled_from([1e-4, 1e-2]))
 def test_hand_overs_only_delay_and_the_seed_repeats_them(seed, mean):
     made, calm = simulate(late(seed, mean), 3).timeline(), simulate(late(seed, 0.0), 3).timeline()

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from commsched.calibrate import exercise
 from commsched.calibrate.cell_times import kinds_of, predict
@@ -11,6 +13,7 @@ from commsched.calibrate.processor_costs import with_processor_costs
 from commsched.machine.relink import relinked
 from commsched.net.measured import PROCESSOR, Measured
 from commsched.program.model import Kind
+from commsched.program.parts import SLICE, CodingTime
 from commsched.simulate.core_sharing import CoreSharing
 from commsched.simulate.engine import simulate
 from tests.support.small_plans import graph, machine, plan
@@ -53,6 +56,16 @@ def test_the_costs_of_exchanges_are_found_in_what_the_simulator_charges(
     assert found.dispatch == pytest.approx(dispatch, rel=0.1)
     assert found.between.busy == found.inside.busy == pytest.approx(busy, rel=0.1)
     assert found.message == pytest.approx(message, rel=0.1, abs=2e-6)
+
+
+@given(price=st.floats(1e-6, 1.0), ranks=st.sampled_from([1, 2, 4]))
+def test_coding_beside_computing_takes_its_price_of_the_cores_however_long_it_lasts(price, ranks):
+    """It lasts as if it were alone for a slice, and as if all ranks coded from then on."""
+    time = CodingTime(cold=1e-4, alone=1 / ranks, slice=SLICE)
+    lasts = time.lasts(price)
+    np.testing.assert_allclose(time.work(lasts), price + 1e-4)
+    first = min((price + 1e-4) / ranks, SLICE)
+    np.testing.assert_allclose(lasts, first + (price + 1e-4 - ranks * first))
 
 
 def test_coding_on_a_rank_that_computes_takes_cold_seconds_more():

@@ -66,9 +66,7 @@ TELLING = 4.0  # least ratio of the longest ring's time to the shortest's, to se
 # Compute between the starts of two exchanges: per second of the first one, and at least, s. The
 # pause keeps the coding of the next bucket out of the measured exchange if ranks share cores.
 PAUSE, GAP = 1.3, 5e-3
-TRIALS = (
-    2  # runs that tell how long the cells take, each with the pauses that the last one asks for
-)
+TRIALS = 2  # runs that tell how long the cells take, and so the pauses of the next one
 END = "end"  # name of the layer behind the last cell
 SOON = 20e-3  # s until a step, in which all ranks have heard when it begins
 CHUNK = 1e-3  # s of work between two looks at the clock
@@ -286,7 +284,7 @@ def measure(
     """
     for _ in range(TRIALS):
         lasts = _durations(comm, plan, timeout, place)
-        plan = _apart(plan, [GAP, *(GAP + PAUSE * one for one in lasts)])
+        plan = apart(plan, [GAP, *(GAP + PAUSE * one for one in lasts)])
     step = sum(layer.backward or 0.0 for layer in plan.net.layers)
     counted = int(np.clip(seconds / step - WARM, FEW, STEPS))
     recorder = Costs(comm.rank, plan)
@@ -373,7 +371,7 @@ def _durations(comm: MPI.Intracomm, plan: Plan, timeout: float, place: Placement
     return found
 
 
-def _apart(plan: Plan, pauses: Sequence[float]) -> Plan:
+def apart(plan: Plan, pauses: Sequence[float]) -> Plan:
     """Return the plan with other s of compute before each of its cells."""
     layers = [
         replace(layer, backward=pause)

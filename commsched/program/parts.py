@@ -7,11 +7,11 @@ planner have the part's price on a device.
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from math import inf
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
-from commsched.arrays import Floats
+from commsched.arrays import Times
 from commsched.exchange.method import Choice, Phase
 from commsched.exchange.registry import find_method, phases_of
 from commsched.machine.model import Device, Machine
@@ -22,7 +22,6 @@ from commsched.program.model import Kind, Op
 # s that a thread which has slept runs at once, before it shares a core with others: the slice of
 # Linux on 8 processors and more, 0.7 ms x (1 + log2 8) (kernel/sched/fair.c).
 SLICE = 2.8e-3
-Times = TypeVar("Times", Floats, float)  # s of many operations, or of one
 
 
 class Part(NamedTuple):

@@ -2,15 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from commsched.arrays import Bools, Floats
+from commsched.arrays import Bools, Times
 from commsched.machine.model import Machine
 from commsched.program.parts import CodingTime
-
-Times = TypeVar("Times", Floats, float)  # s of many columns, or of one
 
 
 def latest(one: Times, other: Times | float) -> Times:
@@ -130,9 +128,8 @@ class Clocks:
             encode = encode - where(self.awake("encode", ready), saved, 0.0)
         encoded = self.free["encode"] = self.begin("encode", ready) + encode
         exchanged = self.start("exchange", self.taken_up(encoded, all_heard), exchange, late)
-        decoded = self.free["decode"] = (
-            self.begin("decode", self.taken_up(exchanged, heard)) + decode
-        )
+        begins = self.begin("decode", self.taken_up(exchanged, heard))
+        decoded = self.free["decode"] = begins + decode
         return decoded
 
 
