@@ -73,7 +73,7 @@ class Payload:
     @property
     def ends(self) -> Floats | None:
         """Bytes of all blocks before each, and of all of them; None if rounds differ."""
-        return self._ends if self.cuts is not None and self.codec.fixed else None
+        return self._ends if self.known else None
 
     def _before(self, block: Ints) -> Floats:
         """Bytes of all blocks before this one: (m,)."""

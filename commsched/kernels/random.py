@@ -88,7 +88,10 @@ def exponential(
     ranks: npt.NDArray[np.int64],
     name: str,
 ) -> npt.NDArray[np.float64]:
-    """Return one exponentially distributed number per rank: (ranks,); so many means, or one."""
+    """Return one exponentially distributed number per rank, (ranks,).
+
+    mean: one for all ranks, or one of each, (ranks,).
+    """
     u = (keys(seed, step, ranks, name) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     found: npt.NDArray[np.float64] = -mean * np.log1p(-u)
     return found

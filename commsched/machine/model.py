@@ -195,7 +195,7 @@ class Machine:
     startup: Annotated[Delay, WRITTEN] = 0.0
     # Until the thread runs that receives a message while its rank computes on a core.
     wakeup: Delay = 0.0
-    # Besides, until the interpreter looks for a message that is as long as it turns out to be.
+    # Besides, until the interpreter looks for a message whose length comes with it.
     interpreter: Delay = 0.0
     # Processor time of a rank's threads per message that it sends or receives.
     message: Delay = 0.0

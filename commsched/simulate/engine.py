@@ -245,7 +245,7 @@ class _Simulation:
         return end
 
     def _coding(self, op: Op, step: int) -> tuple[float, bool]:
-        """Seconds of the parts of an operation, without jitter, and whether it gathers a bucket."""
+        """Seconds that an operation lasts, without jitter, and whether it gathers a bucket."""
         if op.launch < 0:
             return 0.0, False
         plan = self.plan
@@ -255,8 +255,8 @@ class _Simulation:
             numel, phase = values_of(plan, op.launch), self.exchanges.phase(op, step)
             parts = parts_of(plan, op)
             price = seconds(parts, phase, numel, plan.machine.device)
-            alone = self.coding_time.lasts(price)
-            self.coding[key] = alone, GATHER in parts
+            lasts = self.coding_time.lasts(price)
+            self.coding[key] = lasts, GATHER in parts
         return self.coding[key]
 
     def _exchange(

@@ -185,8 +185,8 @@ class Prices:
                 exchanges.append(one)
                 found[ROWS[kind], number] = phase.within_seconds(device)
                 continue
-            alone = seconds(own, phase, spec.all_raw / 4, device)
-            found[ROWS[kind], number] = self.coding_time.lasts(alone)
+            cost = seconds(own, phase, spec.all_raw / 4, device)
+            found[ROWS[kind], number] = self.coding_time.lasts(cost)
             if kind is Kind.DECIDE:
                 found[ROWS[kind], number] += self._votes
         return _Work(found, exchanges)
