@@ -29,6 +29,7 @@ METHODS_SEEN = (
     "ring+dense",
     "direct+dense",
     "halving-doubling+fp16",
+    "all-gather+dgc:0.02:1",  # whose first steps have other densities
     "hierarchical+dense",
     "tree+coo",
     "all-gather+topk:0.01",

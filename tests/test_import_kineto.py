@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from commsched.cli.main import main
+from commsched.errors import CommschedError
 from commsched.interchange import content
+from commsched.interchange.kineto_timeline import read_pair
 from commsched.interchange.registry import Options, import_file
 from commsched.net import file as net_file
 from tests.support.jobs import ROOT
@@ -183,6 +185,12 @@ def test_what_cannot_be_a_trace_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(content, "MAX_BYTES", 10**6)
     path.write_bytes(gzip.compress(bytes(10**7)))  # a bomb
     assert "more than 1000000 bytes unpacked; record fewer steps" in refused(path, tmp_path)
+
+
+def test_two_traces_are_not_compared():
+    path = RECORDED / "gpt-ddp.json.gz"
+    with pytest.raises(CommschedError, match="both traces of another program"):
+        read_pair(path, path)
 
 
 def test_a_step_of_two_backward_passes_is_refused(tmp_path):

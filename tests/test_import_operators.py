@@ -9,6 +9,7 @@ import pytest
 from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.interchange import content
+from commsched.interchange.aten import flops
 from commsched.interchange.registry import Options, import_file
 from commsched.machine import file as machine_file
 from tests.support.jobs import ROOT
@@ -33,6 +34,15 @@ def test_a_recorded_gpt_has_the_shapes_and_work_of_its_layers(tmp_path):
     assert last.forward_bytes >= 4 * (8 * 32 * 64 + 256 * 64 + 8 * 32 * 256)
     seconds = net.seconds(last, machine_file.load("p3.16xlarge").device)
     assert min(seconds) > 0.0
+
+
+def test_products_of_attention_count_once():
+    """The math path's are operators of their own."""
+    shapes = [(2, 4, 8, 16)] * 3
+    assert flops("aten::_scaled_dot_product_attention_math", shapes, (), ()) == 0.0
+    fused = flops("aten::_scaled_dot_product_flash_attention", shapes, (), ())
+    products = flops("aten::bmm", [(8, 8, 16), (8, 16, 8)], (), ())
+    assert fused == products + flops("aten::bmm", [(8, 8, 8), (8, 8, 16)], (), ())
 
 
 def test_an_execution_trace_that_lacks_something_is_one_sentence(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from commsched.cli.main import main
 from commsched.cost.pattern import Places
 from commsched.cost.price import price
+from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method
 from commsched.interchange.fit_links import fitted, task
 from commsched.interchange.measured_ranks import level_of, ranks_of
@@ -254,6 +255,18 @@ def test_a_log_of_no_such_level_is_refused(name, said, tree, tmp_path, capsys):
     logs = [f"{name}={A100}", "--machine", str(start), "-o", str(start)]
     assert main(["machine", "fit", *logs]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_rate_needs_long_messages(tmp_path):
+    start = made(tmp_path, "--nodes", "2", "--gpus", "1", "--gpu", "a100", "--net", "10 Gbit/s")
+    log = tmp_path / "osu.txt"
+    log.write_text("# OSU MPI Bandwidth Test v7.1\n# Size  Bandwidth (MB/s)\n")
+    with log.open("a") as file:
+        file.write("1 0.00\n" + "".join(f"{2**k} {2**k / 40}\n" for k in range(11, 16)))
+    (series,) = read(log)
+    assert [size for size, _ in series.points] == [2**k for k in range(11, 16)]
+    with pytest.raises(CommschedError, match=r"no size of 65.54 kB or more.*measure larger ones"):
+        fitted(start, [task(start, series)])
 
 
 BROKEN = [

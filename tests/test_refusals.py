@@ -104,6 +104,8 @@ ON_RANKS = {
         ("--net mlp --method ring+topk", "cannot add packets"),
         ("--net mlp --plan no.json", "no.json: cannot be read"),
         ("--net mlp --plan p --method zen", "--method is for planning"),
+        ("--net mlp --plan p --first 3=ring+dense", "--first is for planning"),
+        ("--net mlp --plan p --set latency=9us", "--set is for planning"),
         ("--net mlp --strategy shadow --method zen", "--method is for gradients"),
         ("--net mlp --machine summit", "but 2 were started"),
         (

@@ -95,6 +95,14 @@ def test_a_row_of_a_density_is_what_plan_says_of_it(tmp_path):
     draw([dense, sparse], tmp_path / "s.svg", StudyPicture(x="density"))
 
 
+def test_a_row_has_a_scale_in_percent_and_the_rate_of_a_port(tmp_path):
+    """Also of a machine with more ports than ranks."""
+    words = ["--net", "lstm", "--machine", "h100-8x400", "--nodes", "2", "--planner", "ddp-25mb"]
+    whole, half = swept(tmp_path / "s.csv", *words, "--scale", "1,50%", "--set", "lanes=4")
+    assert (half["scale"], whole["scale"]) == (0.5, 1.0)
+    assert half["port_bits_per_second"] == whole["port_bits_per_second"] == 400e9
+
+
 @pytest.mark.parametrize("planner", ["ddp-25mb"])
 def test_a_simulated_row_is_what_plan_and_simulate_say(planner, tmp_path):
     path = tmp_path / "sweep.csv"

@@ -16,6 +16,7 @@ from commsched.errors import CommschedError
 from commsched.exchange.registry import METHODS, find_method, legal_methods
 from commsched.lab.testbed import system
 from commsched.lab.validate import cells, decisions, nets, report, table
+from commsched.lab.validate import main as validate_main
 from commsched.lab.validate.cells import (
     BEDS,
     CASES,
@@ -251,6 +252,16 @@ def test_the_report_says_what_was_left_out_and_what_failed():
     assert f"{count - 1} of the {count} of seed 0 are left out" in told
     assert f"failed: {cell('zen')}: no memory" in told
     assert "| 2x2-1gbit log:1 sleep x 1 | best, 1000.0 ms |" in told
+
+
+@pytest.mark.parametrize("more", [[], ["--fail-above", "10%"]])
+def test_a_cell_that_fails_is_no_success(more, tmp_path, monkeypatch):
+    def failed(wanted, *_):
+        return [FailedRow(**each._asdict(), **ABOUT, why="no memory") for each in wanted.cells]
+
+    monkeypatch.setattr(validate_main, "validate", failed)
+    words = ["--bed", "1x2-shared", "--net", "log:3", "--method", "ring+dense"]
+    assert main(["validate", "-o", str(tmp_path / "v"), *words, "--compute", "sleep", *more]) == 1
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has an NVIDIA GPU")

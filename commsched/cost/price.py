@@ -298,9 +298,11 @@ def price_steps(
     encode = seconds = decode = sent = messages = 0.0
     for phase in method.phases(method.seen(spec, group), group):
         played = []
-        if isinstance(phase, Choice):
-            played.append(once(machine, group, _votes_alone))
+        votes = isinstance(phase, Choice)
         phase = resolved(phase)
+        if votes:
+            played.append(once(machine, group, _votes_alone))
+            seconds += phase.vote_seconds(device)
         encode += phase.take_seconds(device)
         decode += phase.give_seconds(device)
         yield Price(encode=encode, exchange=seconds, decode=decode, sent=sent, messages=messages)

@@ -35,6 +35,8 @@ def flops(name: str, inputs: Sequence[Shape], output: Shape = (), stated: Any = 
         return 2.0 * prod(made) * prod(b[1:]) if made else 0.0
     if name == "aten::convolution_backward" and len(c) > 2:
         return 4.0 * prod(a) * prod(c[1:])
+    if name.endswith("_attention_math"):  # its products are operators of their own
+        return 0.0
     if "_scaled_dot_product" in name and "attention" in name:
         backward = name.endswith("backward")
         query, key = (*inputs[backward : backward + 2], (), ())[:2]

@@ -40,11 +40,14 @@ class Task:
     ranks: tuple[int, ...] = ()  # that were measured on a level; (): all
 
     @property
+    def least(self) -> float:
+        """The smallest size that is predicted, in bytes."""
+        return {STREAM: STREAMED, ALL_REDUCE: 4.0}.get(self.series.kind, 0.0)
+
+    @property
     def points(self) -> list[tuple[float, float]]:
         """The points that are predicted."""
-        kind = self.series.kind
-        least = {STREAM: STREAMED, ALL_REDUCE: 4.0}.get(kind, 0.0)
-        return [(size, seconds) for size, seconds in self.series.points if size >= least]
+        return [(size, seconds) for size, seconds in self.series.points if size >= self.least]
 
     @property
     def left_out(self) -> Bools:
@@ -128,6 +131,12 @@ def fitted(machine: Machine, tasks: Sequence[Task]) -> Fit:
     Least squares of logarithms over two of three sizes, damped towards the machine's own numbers.
     A sum of all ranks also becomes the machine's measured all-reduce.
     """
+    for each in tasks:
+        if not each.points:
+            raise CommschedError(
+                f"{each.series.path}: {each.series.title} has no size of {nbytes(each.least)} or"
+                " more, and a link is fitted to these; measure larger ones"
+            )
     factors: dict[str, float] = {}
     stages = list(_stages(machine, tasks))
     for names, some in stages:

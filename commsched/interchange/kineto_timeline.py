@@ -20,6 +20,11 @@ from commsched.timeline.model import Span, Timeline
 def read_pair(first: Path, second: Path) -> tuple[Timeline, Timeline]:
     """Read two timelines; one of them may be a trace, which then has the plan of the other."""
     if is_trace(first):
+        if is_trace(second):
+            raise CommschedError(
+                f"{first} and {second} are both traces of another program; one of the two must be a"
+                " timeline, whose plan says what the trace's layers are: `commsched simulate`"
+            )
         found = read_pair(second, first)
         return found[1], found[0]
     one = timeline_file.read(first)

@@ -72,7 +72,7 @@ def _osu(path: str, lines: list[str]) -> Series | str:
     points = []
     for row in _rows(lines, 2):
         size, value = row[0], row[1]
-        seconds = size / (value * 1e6) if kind == STREAM else value * 1e-6
+        seconds = size / (value * 1e6) if kind == STREAM and value else value * 1e-6
         if seconds > 0:
             points.append((size, seconds))
     return Series(path, kind, f"OSU's {title}", _ascending(points, path, lines[0]))

@@ -15,6 +15,7 @@ from commsched.errors import CommschedError
 from commsched.exchange.method import Phase
 from commsched.exchange.pair import route
 from commsched.exchange.payload import Payload
+from commsched.exchange.registry import method_at
 from commsched.exchange.vote import voting
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op
@@ -237,7 +238,10 @@ class _Tasks:
     def _moves(self, placed: Placed) -> list[Moves] | int:
         """Return the rounds of an exchange, or the bytes of an all-reduce in one task."""
         op = placed.op
-        key = op.launch, op.phase, op.team, op.root, op.kind, op.name
+        method = ""  # of this step: a DGC's density rises
+        if op.launch >= 0:
+            method = method_at(self.plan.launches[op.launch].method, placed.step).name
+        key = op.launch, op.phase, op.team, op.root, op.kind, op.name, method
         if key not in self.moves:
             phase = None
             if op.kind is not Kind.DECIDE:

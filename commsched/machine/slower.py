@@ -30,7 +30,7 @@ def _slowed(data: Any, share: float) -> Any:
 
 def _value(key: str, value: Any, share: float) -> Any:
     if key == RATE:
-        return value * share
+        return None if value is None else value * share  # None: bytes cost nothing
     if key == CURVE:
         return [[nbytes, time / share] for nbytes, time in value]
     return _slowed(value, share)

@@ -51,7 +51,7 @@ def expert_part(net: Net, ranks: int, among: int = 0) -> Net:
             f" shared by {ranks} ranks; nearest: expert={known[-1]}"
         )
     layers = tuple(_part(layer, ranks) if layer.experts else layer for layer in net.layers)
-    return replace(net, layers=layers, experts=ranks)
+    return net.part(layers, experts=ranks)
 
 
 def _stacked(net: Net, layer: Layer) -> Layer:

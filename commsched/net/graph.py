@@ -285,6 +285,16 @@ class Net:
             data=self.data * work,
         )
 
+    def part(self, layers: Iterable[Layer], **degree: Any) -> "Net":
+        """Return the part with these layers, whose update takes its share of the measured one."""
+        found = replace(self, layers=tuple(layers), **degree)
+        share = found.numel / max(self.numel, 1)
+        return replace(
+            found,
+            optimizer=None if self.optimizer is None else self.optimizer * share,
+            apply=None if self.apply is None else self.apply * share,
+        )
+
     def with_density(self, density: float) -> "Net":
         """Give every gradient a share of non-zeros; those that were dense spread them evenly."""
         return replace(self, layers=tuple(layer.with_density(density) for layer in self.layers))

@@ -66,7 +66,7 @@ def cut_net(net: Net, ranks: int, sequence: bool = False) -> Net:
     _check(net, ranks)
     layers = tuple(_cut(layer, ranks) if layer.cut else layer for layer in net.layers)
     if not sequence or ranks == 1:
-        return replace(net, layers=layers, tensor=ranks)
+        return net.part(layers, tensor=ranks)
     odd = next((x for x in net.layers if x.cut and x.summed % ranks), None)
     if odd is not None:
         raise CommschedError(
@@ -74,7 +74,7 @@ def cut_net(net: Net, ranks: int, sequence: bool = False) -> Net:
             f" not divide among {ranks} ranks; nearest: sequence=0"
         )
     layers = tuple(map(_of_tokens, net.layers, layers, repeat(ranks)))
-    return replace(net, layers=layers, tensor=ranks, sequence=ranks)
+    return net.part(layers, tensor=ranks, sequence=ranks)
 
 
 def _check(net: Net, ranks: int) -> None:

@@ -63,6 +63,11 @@ def averages(
 ) -> Iterator[Launch]:
     """A launch per chunk, among `group` or others that are like it."""
     methods = list(all_reduces(request, group, codec))
+    if not methods:
+        raise CommschedError(
+            f"strategy {request.strategy!r} averages parameters by an all-reduce, and none of the"
+            " allowed methods is one; nearest: --method ring+dense"
+        )
     known: dict[BucketSpec, list[tuple[float, str]]] = {}  # by content: chunks are as large
     for number, pieces in enumerate(chunks(request.net)):
         spec = BucketSpec.of(pieces, request.net.tensors)

@@ -134,10 +134,11 @@ def outpaced(spec: BucketSpec, machine: Machine, codec: str) -> Outpaced:
         return best(coded, rate)[0] < best(exact, rate)[0]
 
     known = [pays(rate) for rate in WIDE]
-    if len(set(known)) == 1 or not known[0]:
+    falls = [i for i in range(1, len(known)) if known[i - 1] and not known[i]]
+    if not falls:
         names = best(coded, WIDE[0])[1], best(exact, WIDE[0])[1]
-        return Outpaced(codec, *names, None, known[0])
-    place = known.index(False)
+        return Outpaced(codec, *names, None, known[-1])
+    place = falls[-1]
     low, high = WIDE[place - 1], WIDE[place]
     while high / low > NEAR:
         middle = sqrt(low * high)

@@ -35,7 +35,8 @@ def too_large(plan: Plan, look: bool = True) -> list[str]:
         f"the plan does not fit: a rank needs {'' if known else 'at least '}"
         f"{nbytes(wanted)}, and {plan.machine.device.name} has {nbytes(limit)}"
     )
-    if isinstance(STRATEGIES[plan.strategy], PipelineStrategy) or not look:
+    # A rank's part of the experts does not tell what a rank would need that has all of them.
+    if isinstance(STRATEGIES[plan.strategy], PipelineStrategy) or plan.net.experts > 1 or not look:
         return [start]
     found = next(smaller(plan), None)
     if found is None:
@@ -48,9 +49,13 @@ def smaller(plan: Plan) -> Iterator[Smaller]:
     """Yield the pipelines by which the net of a plan fits, those first that sum all gradients."""
     names = [name for name, found in STRATEGIES.items() if isinstance(found, PipelineStrategy)]
     for name in sorted(names, key=lambda name: (name == "local", name == "samo", name)):
-        for params in CHANGES:
-            if not params.keys() <= STRATEGIES[name].defaults.keys():
+        defaults = STRATEGIES[name].defaults
+        own = {k: plan.params[k] for k in ("optimizer",) if k in plan.params and k in defaults}
+        own = {key: value for key, value in own.items() if value != defaults[key]}
+        for change in CHANGES:
+            if not change.keys() <= defaults.keys():
                 continue
+            params = {**own, **change}
             request = Request(net=plan.net, machine=plan.machine, strategy=name, params=params)
             most = replace(request, params={**params, "stages": most_stages(request)})
             try:

@@ -9,7 +9,7 @@ import numpy as np
 from commsched.arrays import Ints
 from commsched.plan.model import Plan
 from commsched.program.draft import Draft, received
-from commsched.program.launch_ops import OPTIMIZERS
+from commsched.program.launch_ops import OPTIMIZERS, beside_buckets, launches_after
 from commsched.program.message_coding import coding_of
 from commsched.program.model import After, Hop, Turn
 from commsched.program.recompute import KeptActivations
@@ -172,6 +172,7 @@ def last_turns(stages: Sequence[Stage], orders: Order, m: int) -> list[tuple[Sta
 
 
 def memory(
+    plan: Plan,
     stages: Sequence[Stage],
     optimizer: str,
     activations: Callable[[Sequence[Stage]], float],
@@ -181,12 +182,14 @@ def memory(
 
     def of(held: Sequence[Stage]) -> Memory:
         numel, nbytes = sum(stage.numel for stage in held), sum(stage.nbytes for stage in held)
+        layers = [layer for stage in held for layer in stage.layers]
         return Memory(
             parameters=float(nbytes),
             gradients=float(nbytes),
             optimizer=float(state * numel),
             activations=activations(held),
             buckets=4.0 * numel if held[0].replicas > 1 else 0.0,
+            **beside_buckets(plan, launches_after(plan, layers)),
         )
 
     return max(map(of, dealt(stages)), key=lambda found: found.total)

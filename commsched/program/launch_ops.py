@@ -11,6 +11,7 @@ from commsched.errors import CommschedError
 from commsched.exchange.memory import launch_memory, sets_bytes
 from commsched.exchange.method import chooses, resolved
 from commsched.exchange.registry import find_method, phases_of
+from commsched.net.graph import Layer
 from commsched.plan.model import Param, Plan
 from commsched.program.model import After, Kind, Op
 from commsched.program.parameters import Parameter
@@ -59,6 +60,12 @@ def beside_buckets(plan: Plan, indices: Iterable[int]) -> dict[str, float]:
     received = max((one.received for one in memories), default=0.0)
     sets = sets_bytes(frozenset().union(*(one.sets for one in memories)))
     return {"residuals": sum(one.kept for one in memories) + sets, "packets": waiting + received}
+
+
+def launches_after(plan: Plan, layers: Iterable[Layer]) -> list[int]:
+    """Return the launches of tensors that these layers have."""
+    names = {tensor.name for layer in layers for tensor in layer.tensors}
+    return [i for i, x in enumerate(plan.launches) if x.pieces and x.pieces[0].tensor in names]
 
 
 def in_order(plan: Plan, purpose: str) -> list[int]:
@@ -179,9 +186,22 @@ def check_sums(plan: Plan, index: int, where: str) -> None:
         )
 
 
-def apply_op(plan: Plan, index: int, traffic: float, *after: After) -> Op:
-    """Build the update of a launch's elements; each moves `traffic` B, if nothing was measured."""
-    seconds = plan.net.update_seconds(plan.launches[index].numel, traffic, plan.machine.device)
+def check_teams_alike(plan: Plan, index: int, where: str) -> None:
+    """Refuse a launch of several teams that could decide differently how they exchange."""
+    if chooses(phases_of(plan, index)):
+        raise CommschedError(
+            f"{where} has method {plan.launches[index].method!r}, whose exchanges depend on the"
+            " data, so teams could decide differently; allowed: methods whose exchanges are fixed"
+        )
+
+
+def apply_op(plan: Plan, index: int, traffic: float, *after: After, share: float = 1.0) -> Op:
+    """Build the update of a launch's elements, or of the `share` of them that a rank updates.
+
+    Each moves `traffic` B, if nothing was measured.
+    """
+    numel = plan.launches[index].numel * share
+    seconds = plan.net.update_seconds(numel, traffic, plan.machine.device)
     op = launch_op(plan, index, Kind.APPLY, *after)
     return replace(op, stream="compute", seconds=seconds)
 

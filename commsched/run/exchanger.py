@@ -19,7 +19,7 @@ from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op, Program, Role
 from commsched.program.read_plan import checked_plan, read_plan
 from commsched.program.registry import STRATEGIES
-from commsched.run.adapt.plan_switch import Changes, Replan
+from commsched.run.adapt.plan_switch import Changes, Replan, check_others_take_over
 from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.caller_lane import CallerLane
 from commsched.run.engine.engine import Engine
@@ -133,6 +133,8 @@ class Exchanger:
                 check_writable(path)
         checked = checked_plan(plan) if isinstance(plan, Plan) else read_plan(plan)
         check_strategy(checked, self._parameters is not None, self._replan is not None)
+        if self._replan is not None:
+            check_others_take_over(checked, "replan=", "leave out replan=")
         return checked
 
     def __enter__(self) -> "Exchanger":
@@ -280,14 +282,16 @@ class Exchanger:
         elif not self._handover.over:
             raise CommschedError("updated() ends a step, once every sum of its gradients is there")
         self._updates.done(engine, self._lane, self._handover.step, loss)
+        engine.recorder.flush()
 
     def add_span(self, name: str, start: float, end: float, *, ahead: bool = False) -> None:
         """Add to the timeline what the caller did, such as "forward/LAYER", in perf_counter's s.
 
-        It belongs to the step of the last `ready`, or with `ahead` to the one that is to come.
+        It belongs to the step of the last `ready`, or to the first one if none was called; with
+        `ahead` to the one that is to come.
         """
         self._running()
-        self._lane.add(self._handover.step + ahead, name, start, end)
+        self._lane.add(max(self._handover.step + ahead, 0), name, start, end)
 
     def listen(self, take: Callable[[Span], None]) -> None:
         """Call `take` with every span as it ends, in the thread of its stream."""
@@ -304,8 +308,11 @@ class Exchanger:
         self._between("follow another plan")
         plan = checked_plan(plan)
         check_launches(plan)
+        check_others_take_over(self._plan, "follow", "a plan to begin with that has another method")
+        self._lane.end_use(self._handover.step)
         self._changes.switch(plan, self._handover.step, why)
         self._now_by(plan)
+        self._lane.begin()
 
     def _between(self, what: str) -> Engine:
         engine = self._running()
@@ -341,6 +348,7 @@ class Exchanger:
         engine.buckets.restore(kept)
         self._handover.begin_at(step)
         engine.begin_at(step)
+        self._changes.watch(step)
 
     def __exit__(
         self,
@@ -380,10 +388,10 @@ class Exchanger:
         board, step = self._engine.board, self._handover.step
         what = "waits for all ranks to leave"
         board.show("compute", WaitStatus(step, "end", what, now(), True))
+        if self._updates is not None:  # other ranks may wait for it in their update
+            self._updates.leave(self._engine, step)
         check_left(agree.gather_numbers(step, self._comm))
         self._mark(all_of_them=True)
-        if self._updates is not None:
-            self._updates.leave(self._engine, step)
         self._engine.drain()
         self._engine.device_queue.settle(wait=True)
 

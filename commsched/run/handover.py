@@ -81,6 +81,10 @@ def check_strategy(plan: Plan, has_parameters: bool, replans: bool = False) -> N
             "replan= needs a plan whose launches are the same in every step; this one uses --later"
         )
     strategy = STRATEGIES[plan.strategy]
+    if replans and not strategy.sums_every_step:
+        raise CommschedError(
+            f"replan= is for plans that sum gradients in every step, not for {plan.strategy!r}"
+        )
     if strategy.averages and has_parameters:
         strategy.lower(plan, 0, {})  # checks its launches
     elif strategy.sums_every_step:

@@ -14,7 +14,7 @@ from commsched.plan.model import Plan
 from commsched.program.read_plan import read_plan
 from commsched.program.registry import STRATEGIES
 from commsched.progress import progress_bar, progress_visible
-from commsched.run.adapt.plan_switch import Changes, Replan
+from commsched.run.adapt.plan_switch import Changes, Replan, check_others_take_over
 from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.compute_stream import run_steps
 from commsched.run.engine.engine import Engine
@@ -119,12 +119,8 @@ def _worker(plan: Plan, rank: int, options: RunOptions, place: Placement) -> Emu
                 f"{option} needs a plan whose launches are the same in every step; this one uses"
                 " --later or --refresh"
             )
-    for launch in plan.launches if options.replan is not None else ():
-        if not find_method(launch.method).measurable:
-            raise CommschedError(
-                f"--replan: launch {launch.name!r} has method {launch.method!r}, whose unsent"
-                " gradients no other plan can take over; nearest: run without --replan"
-            )
+    if options.replan is not None:
+        check_others_take_over(plan, "--replan", "run without --replan")
     if options.worker is not None:
         return options.worker(plan, rank)
     return Emulated(plan, rank, place.device.module)

@@ -16,6 +16,7 @@ from commsched.program.launch_ops import (
     OPTIMIZER,
     apply_op,
     beside_buckets,
+    check_teams_alike,
     exchange_ops,
     replica_memory,
     update_traffic,
@@ -133,7 +134,7 @@ def _check(plan: Plan) -> None:
     groups, who = ExpertGroups(plan), f"strategy {plan.strategy!r}"
     layers = {layer.name: layer for layer in plan.net.layers}
     parts = {t.name for x in plan.net.layers for t in x.tensors if is_expert(x, t)}
-    for launch in plan.launches:
+    for index, launch in enumerate(plan.launches):
         where = f"{who}: launch {launch.name!r}"
         if launch.every != 1 or launch.lag != 0 or launch.among != "all":
             raise CommschedError(f"{where} must exchange in every step, and merge at once")
@@ -153,6 +154,8 @@ def _check(plan: Plan) -> None:
         wanted = groups.teams if sends else groups.replicas if True in kinds else ((), 1)
         if (launch.group, launch.split) != wanted:
             raise CommschedError(f"{where} must exchange among the ranks of its tensors")
+        if launch.split > 1 and not sends:
+            check_teams_alike(plan, index, where)
         experts = layers[launch.after].experts
         if sends and (
             experts is None

@@ -66,7 +66,7 @@ class Flushed(pipeline.PipelineStrategy):
             kept = [recompute.kept(plan.net, stages, stage.number, settings) for stage in held]
             return most_kept(self._order, len(stages), m, held[0].number, kept)
 
-        return memory(stages, str(settings["optimizer"]), activations)
+        return memory(plan, stages, str(settings["optimizer"]), activations)
 
 
 STRATEGIES.add("gpipe")(Flushed("gpipe", all_forward_first, {}))

@@ -124,6 +124,7 @@ class Local(pipeline.PipelineStrategy):
             for place, stage in enumerate(chunk)
         }
         return memory(
+            plan,
             stages,
             str(settings["optimizer"]),
             lambda held: sum(kept[stage.number] * stage.activation for stage in held),

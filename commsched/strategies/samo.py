@@ -68,7 +68,7 @@ class Samo(pipeline.PipelineStrategy):
 
         layers = (replace(layer, tensors=tuple(map(sent, layer.tensors))) for layer in net.layers)
         numel = net.numel if share < 1.0 else 0
-        return replace(net, layers=tuple(layers)), {**settings, "parameters": numel}
+        return net.part(layers), {**settings, "parameters": numel}
 
     def draft(self, plan: Plan) -> Draft:
         settings = self.settings(plan)

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from commsched.errors import CommschedError
+from commsched.exchange.registry import find_method
 from commsched.plan.model import Launch, Param, Plan
 from commsched.program.launch_ops import (
     OPTIMIZER,
@@ -216,13 +217,19 @@ def _check_refresh(plan: Plan, launch: Launch) -> None:
 
 def _check_later(plan: Plan) -> None:
     """Refuse later launches of other buckets, and later launches together with an error budget."""
-    first, *later = ([plan.launches[i] for i in _summing(plan, b)] for b in _begins(plan))
+    first, *later = every = [[plan.launches[i] for i in _summing(plan, b)] for b in _begins(plan)]
     buckets = {launch.pieces for launch in first}
     for launch in (launch for some in later for launch in some):
         if launch.pieces not in buckets:
             raise CommschedError(
                 f"launch {launch.name!r} begins at step {launch.since} with pieces of no earlier"
                 " launch; allowed: equal buckets with other methods"
+            )
+    for launch in (launch for some in every[:-1] for launch in some):
+        if not find_method(launch.method).measurable:
+            raise CommschedError(
+                f"launch {launch.name!r} has method {launch.method!r}, whose unsent gradients no"
+                " later launch can take over; leave out --later"
             )
     if later and plan.max_error:
         raise CommschedError(

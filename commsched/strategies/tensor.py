@@ -27,7 +27,10 @@ from commsched.program.launch_ops import (
     OPTIMIZER,
     OPTIMIZERS,
     apply_op,
+    beside_buckets,
+    check_teams_alike,
     exchange_ops,
+    launches_after,
     update_traffic,
 )
 from commsched.program.message_coding import MESSAGES, coding_of
@@ -187,6 +190,7 @@ class Grid(pipeline.PipelineStrategy):
             kept = [recompute.kept(plan.net, stages, stage.number, settings) for stage in held]
             teams = [team for stage in held for team in gradient_teams(plan.net, stage)]
             launches = (first.width > 1) * (1 + (plan.net.sequence > 1))  # of each size
+            layers = [layer for stage in held for layer in stage.layers]
             return Memory(
                 parameters=float(sum(stage.nbytes for stage in held)),
                 gradients=float(sum(stage.nbytes for stage in held)),
@@ -194,6 +198,7 @@ class Grid(pipeline.PipelineStrategy):
                 activations=most_kept(order, len(stages), m, first.number, kept),
                 buckets=4.0 * sum(team.numel for team in teams if team.replicas > 1)
                 + 4.0 * sum(sum(_summed(stage)) for stage in held) * launches,
+                **beside_buckets(plan, launches_after(plan, layers)),
             )
 
         return max(map(of, pipeline.dealt(stages)), key=lambda found: found.total)
@@ -274,6 +279,8 @@ def launches_of(plan: Plan, stages: Sequence[Stage]) -> list[StageLaunches]:
             raise CommschedError(f"{where} must exchange in the teams of one stage, in their order")
         if launch.every != 1 or launch.lag != 0:
             raise CommschedError(f"{where} must exchange in every step, and merge at once")
+        if launch.split > 1:
+            check_teams_alike(plan, index, where)
         _sort_in(found[number], index, launch, where)
     for stage, mine in zip(stages, found, strict=True):
         _check_whole(plan, stage, mine)

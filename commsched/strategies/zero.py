@@ -232,9 +232,8 @@ class _Step:
         (phase,) = find_method(launch.method).expected_phases(
             self._plan.spec(launch), self._plan.group(launch)
         )
-        return apply_op(
-            self._plan, unit.reduce, self._traffic * phase.leaves, self._end(unit.reduce)
-        )
+        end = self._end(unit.reduce)
+        return apply_op(self._plan, unit.reduce, self._traffic, end, share=phase.leaves)
 
     def _end(self, index: int) -> After:
         return end_of(self._plan, index, Kind.DECODE)

@@ -28,12 +28,10 @@ from commsched.planner.only_methods import only
 from commsched.planner.registry import DEFAULT, PLANNERS
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
-from commsched.quantities import DENSITY
-from commsched.quantity import NUMBER, Quantity
+from commsched.quantities import DENSITY, POSITIVE
 
 SAME = "-"  # as the machine or the net has it, or nothing
 ALIASES = {"between": "bandwidth"}
-SCALE = Quantity(kind=NUMBER, above=True)
 NEAR = 24  # machines, nets and their prices that a process keeps
 
 
@@ -82,7 +80,7 @@ class Cell:
         """Return what is planned; an error says in one sentence why the cell has no plan."""
         machine = machine_of(*self.place)
         compute = "" if self.compute == SAME else self.compute
-        scale = SCALE.read(self.scale, "scale")
+        scale = POSITIVE.read(self.scale, "scale")
         strategy, params = _strategy(self.strategy)
         net = net_of(self.net, self.machine, self.set, compute, scale, self.density)
         request = Request(
@@ -166,7 +164,7 @@ def _check(axes: Mapping[str, Sequence[str]], where: str) -> None:
         "allow": lambda word: [lossy_name(name) for name in _parts(word)],
         "method": lambda word: [find_method(name) for name in _parts(word)],
         "compute": check_choice,
-        "scale": lambda word: SCALE.read(word, "scale"),
+        "scale": lambda word: POSITIVE.read(word, "scale"),
         "density": lambda word: DENSITY.read(word, "density"),
     }
     for axis, words in axes.items():

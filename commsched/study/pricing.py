@@ -17,7 +17,6 @@ from commsched.exchange.registry import find_method
 from commsched.machine.change import PORT
 from commsched.machine.library import Algorithm, Pipeline, algorithm_of
 from commsched.machine.model import Device, Group, Machine
-from commsched.machine.ports import reach
 from commsched.net.bucket import BucketSpec
 from commsched.plan.model import Plan
 from commsched.planner.baseline import OF_LIBRARY
@@ -30,7 +29,7 @@ from commsched.planner.search.problem import BASELINES, Problem
 from commsched.planner.search.shortlist import Shortlist
 from commsched.planner.space import Candidate, spec_of
 from commsched.program.registry import STRATEGIES
-from commsched.quantities import DENSITY
+from commsched.quantities import DENSITY, POSITIVE
 from commsched.simulate.engine import STEPS, simulate
 from commsched.study.cells import NEAR, SAME, Cell
 from commsched.timeline.totals import Totals, median
@@ -167,8 +166,9 @@ def row(cell: Cell) -> Row:
     try:
         if bandwidth:
             found["port_bits_per_second"] = significant(8 * PORT.read(bandwidth, "bandwidth"))
-        if found["density"]:
-            found["density"] = DENSITY.read(found["density"], "density")
+        for axis, quantity in (("density", DENSITY), ("scale", POSITIVE)):
+            if found[axis]:
+                found[axis] = quantity.read(found[axis], axis)
         request = cell.request()
         found |= _place(request.machine)
         return found | _numbers(cell, request) | {"status": OK}
@@ -194,8 +194,8 @@ def prepare(cells: Iterable[Cell]) -> None:
 
 
 def _place(machine: Machine) -> Row:
-    found = reach(machine)
-    port = "" if found is None else significant(8 * found.per_node / (found.ports or found.ranks))
+    per_byte = (machine.between if machine.nic is None else machine.nic).per_byte
+    port = significant(8 / per_byte) if machine.nodes > 1 and per_byte else ""
     return {"nodes": machine.nodes, "ranks": machine.size, "port_bits_per_second": port}
 
 

@@ -30,8 +30,9 @@ class RowFile:
     def add(self, row: Row) -> Row:
         """Append a row, which is in the file when this returns it as the file gives it back."""
         cells = [str(row[name]) for name in COLUMNS]
+        found = _row(cells, str(self.path))
         self._file.write(_line(cells))
-        return _row(cells, str(self.path))
+        return found
 
 
 @contextmanager

@@ -21,7 +21,8 @@ TIMEOUT = 600.0  # s that ranks wait for each other
 class Checkpoints:
     """Saves and restores `parts`, such as model, optimizer and `Sync`, on all ranks together.
 
-    A part has `state_dict` and `load_state_dict`. The state of torch's random numbers is kept, too.
+    A part has `state_dict` and `load_state_dict`. The state of torch's random numbers on
+    the CPU is kept, too.
     `folder` is that of `commsched elastic`; a script without this supervisor names it. All ranks
     make one, after `attach`.
     """

@@ -53,8 +53,8 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
     else what they measured the last time they trained together, else they calibrate themselves for
     about `calibration` seconds; the rates are scaled so that they explain the exchanges that were
     measured. Rank 0 plans, at most 20 s long. The plan is tried
-    for `steps` steps, in turns with as many of the dense baseline. The faster one stays, and rank 0
-    says so in one line.
+    for `steps` steps, rounded up to fives, in turns with as many of the dense baseline. The faster
+    one stays, and rank 0 says so in one line.
 
     Only lossless methods are planned unless `allow` names lossy codecs, such as ("fp16",). The
     other options are those of `attach`.
@@ -101,6 +101,7 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
         self._trial: Trial | None = None
         self._exchanges = Exchanges(self.sync)
         self.sync.after_step = self._after_step
+        self.sync.before_means = self._before_means
         self._watch: Watch | None = Watch(model)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
@@ -137,6 +138,10 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
         timeline = wanted_timeline()
         if timeline is not None:
             self.sync.restart(self._exchanger(self.plan, timeline))
+
+    def _before_means(self) -> None:
+        if self._watch is not None and self._watch.steps >= WARM_UP:
+            self._watch.observer.note_rows()
 
     def _after_step(self) -> None:
         """Go on to the next phase once a step's means are there; all ranks do so together."""
@@ -177,7 +182,7 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
         what = "keeps the plan" if kept else "keeps the dense buckets"
         self._say(
             f"{what}: {one} a step with {_methods(trial.found)}, {other} with dense buckets of"
-            f" 25 MB, medians of {self._steps} steps each"
+            f" 25 MB, medians of {trial.steps} steps each"
         )
 
     def _say(self, text: str) -> None:

@@ -59,6 +59,7 @@ class Observer:
         self._ready: list[dict[str, float]] = []  # step: parameter -> s from the start of backward
         self._outside: list[tuple[float, float]] = []  # step: s of data, of the optimizer
         self._now: tuple[dict[str, float], dict[str, float]] = ({}, {})
+        self._hits: dict[str, Array] = {}  # tensor -> rows that this step has hit
         self._last, self._since, self._begun, self._saved = "", 0.0, 0.0, 0
         self._pause, self.pauses = 0.0, dict[str, float]()  # s before a layer, of this step
         self._back = False  # in the backward pass
@@ -144,7 +145,7 @@ class Observer:
 
     def begin(self) -> float:
         """Begin the forward pass of a step; return the time."""
-        self._now, self._back = ({}, {}), False
+        self._now, self._hits, self._back = ({}, {}), {}, False
         self._pause, self.pauses = 0.0, {}
         self._saved, self._last, self._since = 0, "", self._clock()
         return self._since
@@ -205,10 +206,17 @@ class Observer:
         self._forward.append(self._now[0])
         self._ready.append(self._now[1])
         self._outside.append((data, update))
+        if not self._hits:
+            self.note_rows()
+        for name, hit in self._hits.items():
+            self.rows.setdefault(name, []).append(hit)
+
+    def note_rows(self) -> None:
+        """Note which rows of embeddings this step's gradients hit, while they are this rank's."""
         for name in self._embeddings:
             gradient = self.parameters[name].grad
             if gradient is not None and not gradient.is_meta:
-                self.rows.setdefault(name, []).append(_hit(gradient))
+                self._hits[name] = _hit(gradient)
 
     @property
     def steps(self) -> int:
@@ -267,7 +275,7 @@ def _hit(gradient: Any) -> Array:
     """Tell which rows of a gradient are not zero: (rows,)."""
     found = np.zeros(len(gradient), bool)
     if gradient.layout is torch.sparse_coo:
-        found[gradient.coalesce().indices()[0].numpy()] = True
+        found[gradient.coalesce().indices()[0].cpu().numpy()] = True
         return found
-    found[:] = (gradient != 0).flatten(1).any(dim=1).numpy()
+    found[:] = (gradient != 0).flatten(1).any(dim=1).cpu().numpy()
     return found

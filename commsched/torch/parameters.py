@@ -1,6 +1,6 @@
 """A model's parameters by the names that a plan has for them, and what of them is refused."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ def bare_name(name: str) -> str:
 
 def trained(model: Any) -> dict[str, Any]:
     """Return the parameters that are trained by name; tied ones once, by their first name."""
-    return {bare_name(n): p for n, p in model.named_parameters() if p.requires_grad}
+    return _by_bare_name((n, p) for n, p in model.named_parameters() if p.requires_grad)
 
 
 def shape_of(parameter: Any) -> tuple[int, ...]:
@@ -36,8 +36,25 @@ def shape_of(parameter: Any) -> tuple[int, ...]:
 
 def named_tensors(model: Any) -> dict[str, Any]:
     """Return all parameters and buffers by name, in an order that the names alone decide."""
-    found = {bare_name(n): t for n, t in [*model.named_parameters(), *model.named_buffers()]}
+    found = _by_bare_name([*model.named_parameters(), *model.named_buffers()])
     return dict(sorted(found.items()))
+
+
+def named_buffers(model: Any) -> dict[str, Any]:
+    """Return the buffers that a model has now, in an order that the names alone decide."""
+    return dict(sorted(_by_bare_name(model.named_buffers()).items()))
+
+
+def _by_bare_name(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse two tensors whose names differ by what wrappers put before them alone."""
+    found: dict[str, Any] = {}
+    for name, tensor in named:
+        if found.setdefault(bare_name(name), tensor) is not tensor:
+            raise CommschedError(
+                f"two tensors of the model are named {bare_name(name)!r} without the names of"
+                f" wrappers, one of them {name!r}; name the module around them otherwise"
+            )
+    return found
 
 
 def check_alike(tensors: Mapping[str, Any], does: str, comm: MPI.Intracomm) -> None:

@@ -1,7 +1,7 @@
 """The exchange of one model's gradients, by hooks of the model and its optimizer."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch.optim.optimizer import (
 )
 
 from commsched.errors import CommschedError
+from commsched.exchange.registry import find_method
 from commsched.plan.model import Plan
 from commsched.program.registry import STRATEGIES
 from commsched.run.exchanger import Exchanger
@@ -24,6 +25,7 @@ from commsched.torch.parameters import (
     check_alike,
     check_fits,
     handed_over,
+    named_buffers,
     named_tensors,
     no_gradient,
     put_mean,
@@ -77,10 +79,10 @@ class Sync:
         self._model = model
         with torch.no_grad():
             broadcast(everything.values(), self._comm)
-        buffers = {id(buffer) for buffer in model.buffers()} if broadcast_buffers else set()
-        self._buffers = [tensor for tensor in everything.values() if id(tensor) in buffers]
+        self._broadcasts_buffers = broadcast_buffers
         self._taken: set[str] = set()
         self.after_step: Callable[[], None] = lambda: None  # called on all ranks after each step
+        self.before_means: Callable[[], None] = lambda: None  # while `.grad` is this rank's
         self._syncing, self._forwarded = True, False
         self._late: LateUpdates | None = None
         self._used: dict[str, bool] = {}  # parameter -> whether any rank has a gradient
@@ -140,18 +142,14 @@ class Sync:
     def _take_mean(self, name: str) -> None:
         """Put one mean into `.grad`, as soon as it is there."""
         mean = self._exchanger.wait(name)
-        if self._used.get(name, True):
+        if self._used.get(name, True) or self._was_unsent(name, mean):
             put_mean(self._parameters[name], mean, overflow=False)
 
     def _take(self, name: str, parameter: Any) -> None:
         """Hand over a gradient; after the last one, wait at the end of this backward pass."""
         taken = self._taken
         if not taken:
-            if self._late is not None:
-                self._late.flush()
-            if self._under_way:
-                self._end_update()  # a backward pass after which nothing was updated
-            self._begin_update()
+            self._begin_step()
         if name in taken:
             raise CommschedError(
                 f"rank {self._comm.rank}: parameter {name!r} got a second gradient before"
@@ -169,11 +167,20 @@ class Sync:
         if len(taken) == (1 if self._some_unused else len(self._parameters)):
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
+    def _begin_step(self) -> None:
+        """End the step before, with all that it has left, and begin another one."""
+        if self._late is not None:
+            self._late.flush()
+        if self._under_way:
+            self._end_update()  # a backward pass after which nothing was updated
+        self._begin_update()
+
     def _missing(self) -> list[str]:
         return [name for name in self._parameters if name not in self._taken]
 
     def _finish(self) -> None:
         """Put the means into `.grad`, after zeros for what got no gradient on this rank."""
+        self.before_means()
         exchanger = self._exchanger
         for name in self._missing():
             parameter = self._parameters[name]
@@ -201,9 +208,15 @@ class Sync:
         with torch.no_grad():
             for (name, parameter), anywhere in zip(self._parameters.items(), used, strict=True):
                 mean = mean_of(name)
-                if anywhere:
+                if anywhere or self._was_unsent(name, mean):
                     put_mean(parameter, mean, overflow)
         self._end_of_step()
+
+    def _was_unsent(self, name: str, mean: Any) -> bool:
+        """Tell whether the mean of a tensor that no rank used is what a codec had kept of it."""
+        values = mean[1] if isinstance(mean, tuple) else mean
+        mine = [x for x in self.plan.launches if any(piece.tensor == name for piece in x.pieces)]
+        return bool(values.any()) and any(find_method(x.method).keeps for x in mine)
 
     def _end_of_step(self) -> None:
         if self._watch is not None:
@@ -236,14 +249,17 @@ class Sync:
 
     def _before_forward(self, model: Any, _: object) -> None:
         """Take the buffers of rank 0, as DistributedDataParallel does."""
+        if self._under_way and self._skip_overflow and not self._taken:
+            self._end_update()  # a GradScaler skipped the step
         if not (self._syncing and model.training and torch.is_grad_enabled()):
             return
-        if self._under_way and self._skip_overflow:
-            self._end_update()  # a GradScaler skipped the step
         self._forwarded = True
-        if self._buffers:
-            with torch.no_grad():
-                broadcast(self._buffers, self._team)
+        buffers = named_buffers(model).values() if self._broadcasts_buffers else ()
+        if buffers:
+            with torch.no_grad(), ExitStack() as versions:
+                for buffer in buffers:  # a backward pass to come may need what it was
+                    versions.enter_context(torch.autograd._unsafe_preserve_version_counter(buffer))
+                broadcast(buffers, self._team)
 
     def _before_step(self, optimizer: Any, *_: object) -> None:
         """Refuse a step without all means; hand over zeros if nothing of this rank was used."""
@@ -262,6 +278,8 @@ class Sync:
                 f"rank {self._comm.rank}: parameter {self._missing()[0]!r} "
                 + self._why_missing(self._missing()[0])
             )
+        if not self._taken:
+            self._begin_step()
         self._finish()
 
     def _why_missing(self, name: str) -> str:

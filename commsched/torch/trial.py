@@ -10,13 +10,15 @@ BLOCK = 5  # steps in a row under one plan while two are compared
 
 
 class Trial:
-    """Steps under two plans in turns, dense first and last, and their seconds on this rank."""
+    """Steps under two plans in turns, dense first, and their seconds on this rank."""
 
     def __init__(self, sync: Sync, dense: Plan, found: Plan, steps: int) -> None:
         self._sync, self._plans = sync, (dense, found)
         self.found = found
         # Blocks of both in the order A B B A A B B A: what grows with time hurts both alike.
-        blocks = range(-(-steps // BLOCK) * 2)
+        each = -(-steps // BLOCK)
+        self.steps = each * BLOCK  # of each plan
+        blocks = range(each * 2)
         self._turns = [int(k % 4 in (1, 2)) for k in blocks for _ in range(BLOCK)]
         self._seconds: tuple[list[float], list[float]] = ([], [])
         self._count = 0  # steps that count

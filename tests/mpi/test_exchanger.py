@@ -1,5 +1,6 @@
 """The Exchanger in a training loop's place, on however many ranks there are."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from commsched.plan import file as plan_file
 from commsched.planner.method_schedule import begun, scheduled
 from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
+from commsched.run.job.clock import now
 from commsched.timeline import check
 from commsched.timeline import file as timeline_file
 from commsched.timeline.measure import overlaps
@@ -189,6 +191,41 @@ def test_another_plan_from_the_next_step_on_loses_nothing():
             for name in SHAPES:
                 got[name] += exchanger.wait(name) if sums is None else sums[name]
     equal(got, {n: sum(total(step, WORLD.size)[n] for step in range(3)) for n in SHAPES})
+
+
+@pytest.mark.groups(2)
+def test_a_state_goes_on_under_an_error_budget():
+    """The budget is watched from the first step after the restored ones."""
+    plan = replace(make_plan(methods=["all-gather+topk:0.2"], mean=False), max_error=1e6)
+    with Exchanger(plan, WORLD) as exchanger:
+        for step in range(2):
+            one_step(exchanger, step, WORLD.rank)
+        kept = deepcopy(exchanger.kept())  # arrays of the engine's, which later steps change
+        want = [one_step(exchanger, step, WORLD.rank) for step in range(2, 6)]
+    with Exchanger(plan, WORLD) as again:
+        again.restore(kept)
+        for step in range(2, 6):
+            equal(one_step(again, step, WORLD.rank), want[step - 2])
+
+
+@pytest.mark.groups(2)
+def test_spans_before_the_first_step_and_turns_after_another_plan_are_in_order(tmp_path):
+    path = tmp_path / "t.json"
+    plan = make_plan()
+    last = plan.launches[-1]
+    joined = [piece for each in plan.launches[1:] for piece in each.pieces]
+    fewer = replace(plan, launches=(plan.launches[0], replace(last, pieces=tuple(joined))))
+    with Exchanger(plan, WORLD, timeline=path) as exchanger:
+        exchanger.add_span("load", now(), now())
+        one_step(exchanger, 0, WORLD.rank)  # takes a sum of the last of four buckets at the end
+        exchanger.follow(fewer, "test")
+        exchanger.turn()
+        one_step(exchanger, 1, WORLD.rank)
+        exchanger.turn()
+    if WORLD.rank == 0:
+        spans = [span for span in timeline_file.read(path) if span.rank == 0]
+        assert [span.step for span in spans if span.name == "load"] == [0]
+        assert [span.step for span in spans if span.name == "b3/apply"] == [0, 1]
 
 
 @pytest.mark.groups(2, 3)

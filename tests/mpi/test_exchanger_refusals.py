@@ -7,6 +7,7 @@ import pytest
 from mpi4py import MPI
 
 from commsched.machine.model import resized
+from commsched.planner.method_schedule import scheduled
 from commsched.run.exchanger import Exchanger
 from tests.support.ranks import WORLD
 from tests.support.tiny_exchange import (
@@ -80,6 +81,19 @@ def test_plans_that_do_not_fit_are_refused_on_all_ranks(tmp_path):
         where = tmp_path / "t.json" if WORLD.rank else None
         refused(lambda: Exchanger(plan, WORLD, timeline=where), "timeline=FILE on all ranks, or")
         refused(lambda: Exchanger(plan, WORLD, record=where), "record=FILE on all ranks, or")
+
+
+def test_a_plan_whose_unsent_gradients_nobody_takes_over_is_not_left():
+    plan = make_plan(methods=["all-gather+dgc:0.5"])
+    words = "unsent gradients no other plan can take over"
+    refused(lambda: Exchanger(plan, WORLD, replan=lambda *_: plan), "replan=", words)
+    refused(
+        lambda: scheduled(plan, {1: "ring+dense"}, refresh=0),
+        "unsent gradients no later launch can take over",
+    )
+    with Exchanger(plan, WORLD) as exchanger:
+        one_step(exchanger, 0, WORLD.rank)
+        refused(lambda: exchanger.follow(make_plan(), "test"), words)
 
 
 def test_arguments_that_do_not_fit_are_refused(tmp_path):

@@ -5,10 +5,11 @@ import pytest
 
 from commsched.exchange.registry import find_method
 from commsched.kernels.merge import Listed
+from commsched.planner.method_schedule import scheduled
 from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
 from tests.support.ranks import WORLD
-from tests.support.tiny_exchange import BACKWARD, SHAPES, make_plan, refused
+from tests.support.tiny_exchange import BACKWARD, SHAPES, equal, gradients, make_plan, refused
 
 ROWS = ("c", "e")  # both are split over several buckets, beside dense tensors
 
@@ -33,14 +34,14 @@ def dense(step, rank):
     return found
 
 
-def results(method, lists):
+def results(method, lists, lent=False):
     """What two steps give, rows written into zeros, and which launches exchanged lists."""
     got, listed = [], set()
     with Exchanger(make_plan(methods=[method]), WORLD) as exchanger:
         for step in range(2):
             given = dense(step, WORLD.rank) | (rows_of(step, WORLD.rank) if lists else {})
             for name in BACKWARD:
-                exchanger.ready(name, given[name])
+                exchanger.ready(name, given[name], lent=lent)
             for name in exchanger.names:
                 value = exchanger.wait(name)
                 if isinstance(value, tuple):
@@ -64,9 +65,47 @@ def test_rows_give_the_bits_of_the_dense_gradient(method):
     got, listed = results(method, lists=True)
     want, none = results(method, lists=False)
     same = all(a.tobytes() == b.tobytes() for a, b in zip(got, want, strict=True))
+    lent, _ = results(method, lists=True, lent=True)  # dense tensors share buckets with rows
+    same &= all(a.tobytes() == b.tobytes() for a, b in zip(lent, want, strict=True))
     group = make_plan().machine.everyone
     lists = {0, 1, 2, 3} if find_method(method).takes_lists(group) else set()
     assert set(agree.gather_text(f"{same} {listed == lists} {none}", WORLD)) == {"True True set()"}
+
+
+@pytest.mark.groups(2, 3)
+def test_what_was_not_sent_travels_with_rows():
+    """A plan that drops, then lists: all sums together are all gradients."""
+    lossy, lists = (make_plan(methods=[m], mean=False) for m in ("all-gather+topk:0.2", "ring+coo"))
+    later = scheduled(lossy, {1: "ring+coo"}, refresh=0)
+
+    def rounded(step, rank):
+        """Whole numbers, whose sums are exact."""
+        return {n: (v[0], np.rint(4 * v[1])) for n, v in rows_of(step, rank).items()}
+
+    for plans in ((lossy, lists), (later, later)):
+        got = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
+        want = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
+        with Exchanger(plans[0], WORLD) as exchanger:
+            for step in range(3):
+                if step == 1 and plans[0] is not plans[1]:
+                    exchanger.follow(lossy, "test")  # two changes without a step between them
+                    exchanger.follow(plans[1], "test")
+                given = gradients(step, WORLD.rank) | rounded(step, WORLD.rank)
+                for name in BACKWARD:
+                    exchanger.ready(name, given[name])
+                for name in exchanger.names:
+                    value = exchanger.wait(name)
+                    if isinstance(value, tuple):
+                        np.add.at(got[name], *value)
+                    else:
+                        got[name] += value
+                for rank in range(WORLD.size):
+                    for name, value in (gradients(step, rank) | rounded(step, rank)).items():
+                        if isinstance(value, tuple):
+                            np.add.at(want[name], *value)
+                        else:
+                            want[name] += value
+        equal(got, want)
 
 
 def test_rows_that_do_not_fit_are_refused():

@@ -18,6 +18,7 @@ from tests.support import (
     torch_late_checks,
     torch_refusal_checks,
     torch_sparse_checks,
+    torch_step_checks,
     torch_strategy_checks,
     torch_timeline_checks,
 )
@@ -29,6 +30,7 @@ assert torch_expert_checks
 assert torch_late_checks
 assert torch_refusal_checks
 assert torch_sparse_checks
+assert torch_step_checks
 assert torch_strategy_checks
 assert torch_timeline_checks
 

@@ -1,5 +1,7 @@
 """What two ranks check of sparse gradients of embeddings under commsched.torch.attach."""
 
+from itertools import product
+
 import torch
 
 from commsched.torch import attach
@@ -15,9 +17,10 @@ def alike(got, want):
 @check
 def sparse_gradients_of_embeddings():
     """The bits of dense gradients, back as sparse ones; rows are hit twice, or on one rank only."""
-    for methods in (("zen",), ("node-union", "all-gather+coo"), METHODS):
+    every = (("zen",), ("node-union", "all-gather+coo"), METHODS)
+    for methods, bucket in product(every, (1000.0, 2500.0)):  # tables alone; beside dense tensors
         model, want = Tables(sparse=True), Tables()
-        plan = plan_of(model, WORLD.size, methods)
+        plan = plan_of(model, WORLD.size, methods, bucket)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with attach(model, plan, find_unused_parameters=True):
             want.load_state_dict(model.state_dict())

@@ -97,10 +97,10 @@ def _check_size(args: argparse.Namespace, cells: "list[Cell]") -> None:
     from commsched.planner.search.problem import BASELINES
 
     requests = []
-    for cell in {(one.net, one.place, one.strategy): one for one in cells}.values():
+    searched = [one for one in cells if one.planner not in BASELINES]
+    for cell in {(one.net, one.place, one.strategy): one for one in searched}.values():
         with suppress(CommschedError):  # its row will say why
-            if cell.planner not in BASELINES:
-                requests.append(cell.request())
+            requests.append(cell.request())
     if requests:
         largest = max(requests, key=lambda one: one.machine.size * (1 + len(one.net.tensors)))
         size.check(args, f"a search for {largest.net.name}", size.planning(largest))

@@ -231,7 +231,18 @@ def _check_size(args: argparse.Namespace, plan: "Plan", steps: int) -> None:
 def _check(args: argparse.Namespace) -> None:
     """Reject options that contradict each other."""
     if args.plan is not None:
-        for flag in ("machine", "method", "force", "param", "later", "refresh", "theta"):
+        planning = (
+            "machine",
+            "set",
+            "method",
+            "force",
+            "param",
+            "first",
+            "later",
+            "refresh",
+            "theta",
+        )
+        for flag in planning:
             if getattr(args, flag):
                 raise CommschedError(f"--{flag} is for planning; --plan gives a plan: use one")
     if args.method and args.strategy in ("daso", "shadow", "zero1", "zero2", "zero3"):

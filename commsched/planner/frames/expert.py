@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import chain
 
 from commsched.cost.alongside import alongside
+from commsched.errors import CommschedError
 from commsched.exchange.experts import routes
 from commsched.exchange.method import Method
 from commsched.exchange.registry import find_method
@@ -17,7 +18,7 @@ from commsched.planner.frames.pipelines import chosen
 from commsched.planner.frames.zero import gathered
 from commsched.planner.launches import filled_buckets, ready_after
 from commsched.planner.limits.memory import fits, needed, refusal
-from commsched.planner.planners.greedy import COUNTS, Asked, cheapest_all, useful
+from commsched.planner.planners.greedy import COUNTS, Asked, alike_in_teams, cheapest_all, useful
 from commsched.planner.registry import FRAMES, Planner
 from commsched.planner.request import Request
 from commsched.planner.search.timing import iteration
@@ -148,7 +149,15 @@ def _options(
         return [find_method(forced or SOLE)]
     if group not in known:
         known[group] = list(request.methods(group))
-    return useful(known[group], plan.spec(launch))
+    found = useful(known[group], plan.spec(launch))
+    if launch.split > 1:
+        found = alike_in_teams(found, plan.spec(launch), group)
+    if not found:
+        raise CommschedError(
+            f"strategy {request.strategy!r}: no allowed method can sum bucket {launch.name!r};"
+            " nearest: --method ring+dense"
+        )
+    return found
 
 
 def _price(plan: Plan, some: Iterable[Open], costs: Costs) -> None:

@@ -1,6 +1,7 @@
 """Plans with stages: how many, and how the replicas of each sum their gradients."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from commsched.cost.alongside import alongside
@@ -12,8 +13,9 @@ from commsched.net.bucket import BucketSpec
 from commsched.net.graph import Net
 from commsched.plan.model import Launch, Param, Plan, Reason
 from commsched.planner.launches import filled_buckets, ready_after
+from commsched.planner.limits.memory import needed
 from commsched.planner.message_codecs import timed, with_codec
-from commsched.planner.planners.greedy import cheapest, useful
+from commsched.planner.planners.greedy import alike_in_teams, cheapest, useful
 from commsched.planner.registry import FRAMES, OUTLINES, Planner
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
@@ -31,6 +33,27 @@ def pipelined(request: Request, planner: Planner) -> Plan:
 
     No planner is asked: all exchanges of a stage begin together, after its last computation.
     """
+    return deep_enough(request, _pipelined, "stages")
+
+
+def deep_enough(request: Request, make: Callable[[Request], Plan], key: str) -> Plan:
+    """Make a plan, of more stages where the packets of its exchanges do not fit beside a stage.
+
+    key: the parameter that is the number of stages, if the strategy has it.
+    """
+    made = make(request)
+    if key not in made.params or request.params.get(key):
+        return made
+    limit = request.machine.device.memory if request.memory is None else request.memory
+    for count in range(int(made.params[key]) + 1, most_stages(request) + 1):
+        if needed(made) <= limit:
+            break
+        with suppress(CommschedError):  # so many stages cannot be made
+            made = make(replace(request, params={**request.params, key: count}))
+    return made
+
+
+def _pipelined(request: Request) -> Plan:
     strategy = STRATEGIES[request.strategy]
     assert isinstance(strategy, PipelineStrategy)
     plan = staged(request)
@@ -138,9 +161,17 @@ def with_method(
     if group.levels:
         shape = group.ranks
     on = alongside(plan.machine, group)
-    key = spec, shape, on.nic, forced
+    key = spec, shape, on.nic, launch.split > 1, forced
     if key not in known:
         options = _options(request, strategy, spec, group, forced)
+        if launch.split > 1 and not forced:
+            options = alike_in_teams(options, spec, group)
+        if not options:
+            kind = f" of {strategy.codec} values" if strategy.codec else ""
+            raise CommschedError(
+                f"strategy {request.strategy!r}: no allowed method can sum bucket {launch.name!r}"
+                f"{kind}; nearest: --method ring+{strategy.codec or 'dense'}"
+            )
         for (other, *rest), found in known.items():
             assert isinstance(other, BucketSpec)
             if tuple(rest) == key[1:] and 1 / ALIKE < other.numel / spec.numel < ALIKE:

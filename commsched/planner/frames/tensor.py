@@ -12,7 +12,14 @@ from commsched.machine.model import Machine
 from commsched.net.graph import Layer, Net
 from commsched.net.tensor_cut import degrees, sums
 from commsched.plan.model import Launch, Param, Plan
-from commsched.planner.frames.pipelines import Known, chosen, possible, stage_buckets, with_method
+from commsched.planner.frames.pipelines import (
+    Known,
+    chosen,
+    deep_enough,
+    possible,
+    stage_buckets,
+    with_method,
+)
 from commsched.planner.frames.zero import gathered
 from commsched.planner.limits.memory import enough
 from commsched.planner.message_codecs import timed, with_codec
@@ -33,6 +40,10 @@ Costs = dict[tuple[object, ...], list[tuple[float, str]]]  # methods, cheapest f
 
 def gridded(request: Request, planner: Planner) -> Plan:
     """Choose the degrees, then the cheapest method for each launch. No planner is asked."""
+    return deep_enough(request, _gridded, "pipeline")
+
+
+def _gridded(request: Request) -> Plan:
     strategy = STRATEGIES[request.strategy]
     assert isinstance(strategy, PipelineStrategy)
     plan = with_degrees(request)

@@ -10,7 +10,7 @@ import numpy as np
 
 from commsched.cost.play import Played
 from commsched.cost.price import LIMIT, Exchange, Price, exchanges, price_steps
-from commsched.exchange.method import Method
+from commsched.exchange.method import Method, chooses
 from commsched.exchange.registry import find_method
 from commsched.machine.model import Group, Machine
 from commsched.net.bucket import BucketSpec, Piece
@@ -84,6 +84,11 @@ def useful(methods: list[Method], spec: BucketSpec) -> list[Method]:
     if spec.nonzeros(np.zeros(1, np.int64), whole, 1)[0] < spec.numel:
         return methods
     return without_skippers(methods)
+
+
+def alike_in_teams(methods: list[Method], spec: BucketSpec, group: Group) -> list[Method]:
+    """Without the methods whose exchanges depend on the data: teams could decide differently."""
+    return [m for m in methods if not chooses(m.phases(m.seen(spec, group), group))]
 
 
 class Asked(NamedTuple):

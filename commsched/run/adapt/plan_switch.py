@@ -7,6 +7,7 @@ import msgspec
 from mpi4py import MPI
 
 from commsched.errors import Agreed, CommschedError
+from commsched.exchange.registry import find_method
 from commsched.machine.model import Machine
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
@@ -30,6 +31,16 @@ Replan = Callable[[Plan, Machine, frozenset[str]], Plan]
 PLANNING = 20.0  # s that rank 0 may take to plan beyond the deadline of a wait
 
 
+def check_others_take_over(plan: Plan, what: str, nearest: str) -> None:
+    """Refuse to leave a plan whose unsent gradients no other plan can take over."""
+    for launch in plan.launches:
+        if not find_method(launch.method).measurable:
+            raise CommschedError(
+                f"{what}: launch {launch.name!r} has method {launch.method!r}, whose unsent"
+                f" gradients no other plan can take over; nearest: {nearest}"
+            )
+
+
 class Changes:
     """Asks after every step whether the plan changes, and changes it."""
 
@@ -49,6 +60,12 @@ class Changes:
         self._drift = Drift(engine, comm) if replan else None
         self._density = DensityWatch(engine, comm) if replan else None
         self._switches: list[Switch] = []
+
+    def watch(self, since: int) -> None:
+        """Watch the engine's plan from step `since` on; all ranks call it."""
+        for watcher in (self._guard, self._density, self._drift):
+            if watcher is not None:
+                watcher.watch(since)
 
     def after(self, step: int) -> bool:
         """Examine the measurements of a step; True if the next step follows another plan."""
@@ -145,9 +162,7 @@ class Changes:
         self._source.follow(plan, kept)
         if self._measurement is not None:
             self._measurement.follow(plan)
-        for watcher in (self._guard, self._density, self._drift):
-            if watcher is not None:
-                watcher.watch(step + 1)
+        self.watch(step + 1)
         self._engine.board.idle("compute")
         self._switches.append(
             Switch(step=step + 1, plan=plan.hash, why=why, seconds=seconds, ratio=ratio)

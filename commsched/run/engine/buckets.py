@@ -17,6 +17,7 @@ from commsched.exchange.registry import find_method, phases_of
 from commsched.exchange.sharded import shard_of
 from commsched.exchange.state import kept_of, restore
 from commsched.exchange.vote import voting
+from commsched.kernels.accumulate import ADD, put
 from commsched.kernels.finite import finite
 from commsched.kernels.hashing import index_sets
 from commsched.kernels.merge import Listed
@@ -39,7 +40,7 @@ from commsched.program.parts import (
 from commsched.program.phases import phase_of
 from commsched.program.registry import STRATEGIES
 from commsched.run.engine.device_queue import DeviceQueue
-from commsched.run.engine.filling import not_finite, take_over, take_rows
+from commsched.run.engine.filling import not_finite, takes_lists, unsent_of
 from commsched.run.engine.spare_memory import SpareMemory
 from commsched.run.engine.watched_losses import WatchedLosses
 from commsched.run.engine.worker import Roles, put_back
@@ -90,6 +91,7 @@ class Buckets:
         self.decisions: dict[str, float] = {}  # all, if later steps depend on them
         self._recalls = STRATEGIES[plan.strategy].decides == "loss"
         self.rows_of: Callable[[int], dict[int, rows.Part]] = lambda launch: {}  # of every step
+        self._joined: set[int] = set()  # launches whose next gradients include what is unsent
         self.skips_overflow = False  # a gradient that is not finite travels as zeros
         self.overflows: set[int] = set()  # steps in which one was not
         self._known: dict[tuple[int, Kind, int, bool], list[Action]] = {}
@@ -155,10 +157,7 @@ class Buckets:
             assert self._parameters is not None
             self._parameters.parameters(step, launch, state["gradient"])
         else:
-            parts: dict[int, rows.Part] = state.pop("rows", None) or self.rows_of(launch)
-            take_rows(plan, launch, state, parts)
-            self._worker.gradient(step, launch, state["gradient"])
-            take_over(plan, launch, self.states)
+            self._fill(step, launch)
         if plan.launches[launch].payload == "activation":
             return  # what is not finite shows in the gradients
         held = state["list" if "list" in state else "gradient"]
@@ -171,6 +170,25 @@ class Buckets:
         if self.observer is not None:
             self.observer.sees(step, launch, held, summed=False)
         self.losses.before(self._plan, launch, state)
+
+    def _fill(self, step: int, launch: int) -> None:
+        """Fill a bucket: with what is handed over as rows and as arrays, and what is unsent."""
+        plan, state = self._plan, self.states[launch]
+        state.pop("list", None)
+        parts: dict[int, rows.Part] = state.pop("rows", None) or self.rows_of(launch)
+        unsent = unsent_of(plan, launch, self.states)
+        # What is unsent is added to an array, in the one step in which there is some.
+        listed = bool(parts) and takes_lists(plan, launch)
+        listed = listed and not unsent and launch not in self._joined
+        if not listed:
+            rows.write(parts, state["gradient"])
+        self._worker.gradient(step, launch, state["gradient"])
+        for values in unsent:
+            put(values, state["gradient"], ADD)
+        if listed:
+            places = [here for *_, here in plan.launches[launch].places]
+            state["list"] = rows.as_list(parts, state["gradient"], places)
+        self._joined.discard(launch)
 
     def _borrow(self, launch: int) -> slice:
         """Borrow the memory of a sharded launch's bucket; return the run that its worker fills."""
@@ -341,6 +359,7 @@ class Buckets:
         have kept of their gradients, (numel,) float32 per tensor.
         """
         known = {}
+        waiting = {p.tensor for i in self._joined for p in self._plan.launches[i].pieces}
         for launch, state in zip(self._plan.launches, self.states, strict=True):
             known[launch.pieces, launch.method, launch.group] = launch, state
         self._plan, self.states, self._sharded = plan, [], _sharded(plan)
@@ -357,6 +376,12 @@ class Buckets:
         for launch, state in known.values():
             if "lost" in state and find_method(launch.method).keeps:
                 put_back(plan, launch, state["lost"], found)
+        waiting.update(found)
+        self._joined = {
+            i
+            for i, launch in enumerate(plan.launches)
+            if any(piece.tensor in waiting for piece in launch.pieces)
+        }
         return found
 
 

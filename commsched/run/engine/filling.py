@@ -4,42 +4,33 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.coding.codec import State
-from commsched.exchange import rows
 from commsched.exchange.lists import left
 from commsched.exchange.registry import find_method
-from commsched.kernels.accumulate import ADD, put
 from commsched.kernels.merge import Listed
 from commsched.kernels.modules import on_host
 from commsched.plan.model import Plan
 
 
-def take_rows(plan: Plan, launch: int, state: State, parts: dict[int, rows.Part]) -> None:
-    """Put rows that were handed over into a bucket: as a list if the method takes lists.
-
-    parts: the rows of pieces, by the number of the piece.
-    """
+def takes_lists(plan: Plan, launch: int) -> bool:
+    """Tell whether a launch sends a list of non-zeros where its bucket is handed over as rows."""
     own = plan.launches[launch]
-    state.pop("list", None)
-    if not parts:
-        return
-    if find_method(own.method).takes_lists(plan.group(own)):
-        places = [here for *_, here in own.places]
-        state["list"] = rows.as_list(parts, state["gradient"], places)
-    else:
-        rows.write(parts, state["gradient"])
+    return find_method(own.method).takes_lists(plan.group(own))
 
 
-def take_over(plan: Plan, launch: int, states: Sequence[State]) -> None:
-    """Add to a gradient what the launches that this one replaces have kept of theirs."""
+def unsent_of(plan: Plan, launch: int, states: Sequence[State]) -> list[Array]:
+    """Take what the launches that this one replaces have kept of their gradients, once."""
     own = plan.launches[launch]
     if not own.since:
-        return
+        return []
+    found: list[Array] = []
     for old, state in zip(plan.launches, states, strict=True):
         before = old.payload == own.payload and old.since < own.since
         kept = "lost" in state and find_method(old.method).keeps
         if before and kept and old.pieces == own.pieces:
-            put(state.pop("lost"), states[launch]["gradient"], ADD)
+            found.append(state.pop("lost"))
+    return found
 
 
 def not_finite(plan: Plan, step: int, launch: int, state: State, own: slice | None) -> str:

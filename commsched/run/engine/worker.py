@@ -202,6 +202,7 @@ class Carrying:
         self._source = source
         self.result = source.result
         self._carried: dict[int, Array] = {}  # launch -> (numel,) float32
+        self._plan: Plan | None = None  # whose launches these are
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
         self._source.gradient(step, launch, out)
@@ -212,6 +213,13 @@ class Carrying:
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         self._source.follow(plan, {})
         there = {name: on_host(values) for name, values in kept.items()}
+        for index, values in self._carried.items():  # a change without a step since the last one
+            assert self._plan is not None
+            waiting: dict[str, Array] = {}
+            put_back(self._plan, self._plan.launches[index], values, waiting)
+            for name, more in waiting.items():
+                there[name] = there[name] + more if name in there else more
+        self._plan = plan
         self._carried = {
             index: np.concatenate(
                 [
@@ -220,7 +228,7 @@ class Carrying:
                 ]
             )
             for index, launch in enumerate(plan.launches)
-            if any(piece.tensor in kept for piece in launch.pieces)
+            if any(piece.tensor in there for piece in launch.pieces)
         }
 
 

@@ -8,16 +8,16 @@ from typing import NamedTuple
 import numpy as np
 
 from commsched.errors import CommschedError
-from commsched.exchange.method import chooses
-from commsched.exchange.registry import phases_of
 from commsched.plan.model import Launch, Param, Plan
 from commsched.program.launch_ops import (
     OPTIMIZER,
     Rule,
     apply_op,
+    beside_buckets,
     broadcast_ops,
     check_rules,
     check_sums,
+    check_teams_alike,
     end_of,
     exchange_ops,
     in_order,
@@ -162,7 +162,10 @@ class Daso(Strategy):
         sizes = [(launch.purpose, plan.spec(launch).numel) for launch in plan.launches]
         merged = [size for purpose, size in sizes if purpose in ("blocking", "cycling")]
         buckets = sum(size for _, size in sizes) + sum(merged)
-        return replica_memory(plan, self.settings(plan)["optimizer"], buckets)
+        whole = replica_memory(plan, self.settings(plan)["optimizer"], buckets)
+        # Averages come one after the other, and those of a cycle last longest.
+        used = (i for purpose in ("", "cycling") for i in in_order(plan, purpose))
+        return whole._replace(**beside_buckets(plan, used))
 
 
 @lru_cache(maxsize=16)
@@ -273,11 +276,7 @@ def _check(plan: Plan, skip: int, wait: int, local: int) -> None:
     check_rules(plan, rules)
     for index, launch in enumerate(plan.launches):
         where = f"strategy 'daso': launch {launch.name!r}"
-        if chooses(phases_of(plan, index)):
-            raise CommschedError(
-                f"{where} has method {launch.method!r}, whose exchanges depend on the data, so"
-                " nodes could decide differently; allowed: methods whose exchanges are fixed"
-            )
+        check_teams_alike(plan, index, where)
         if launch.among == "peers":
             check_sums(plan, index, where)
         if (launch.purpose == "spread") != (launch.method == "broadcast"):

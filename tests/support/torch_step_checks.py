@@ -1,0 +1,87 @@
+"""What two ranks check of attach in steps that are not like the others, as DDP does them."""
+
+import torch
+from torch import nn
+
+from commsched.torch import DataParallel, attach
+from tests.support.torch_checks import WORLD, averaged, check, said
+from tests.support.torch_nets import Tables, batch, loss_of, make, plan_of
+
+
+@check
+def a_backward_pass_goes_through_two_forward_passes():
+    """BatchNorm's backward pass needs the buffers of each of them."""
+    model = make("cnn")
+    with attach(model, plan_of(model, WORLD.size)):
+        for step in range(2):
+            sum(
+                loss_of(model, *batch("cnn", 2 * step + k, WORLD.rank)) for k in range(2)
+            ).backward()
+            got = [parameter.grad.clone() for parameter in model.parameters()]
+            averaged(model)  # of what are means already
+            for mine, parameter in zip(got, model.parameters(), strict=True):
+                assert torch.allclose(mine, parameter.grad, rtol=1e-6)
+            model.zero_grad()
+
+
+class Moving(nn.Module):
+    """A layer beside a buffer that is replaced, not written."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x):
+        self.mean = 0.5 * self.mean + x.detach().mean(0)
+        return self.layer(x - self.mean)
+
+
+@check
+def buffers_that_are_replaced_are_those_of_rank_0():
+    model = Moving()
+    with attach(model, plan_of(model, WORLD.size)):
+        for step in range(2):
+            loss_of(model, *batch("mlp", step, WORLD.rank)).backward()
+    first = batch("mlp", 0, 0)[0].mean(0)
+    assert torch.equal(model.mean, 0.5 * first + batch("mlp", 1, WORLD.rank)[0].mean(0))
+
+
+@check
+def names_that_wrappers_make_alike_are_refused():
+    model = nn.Module()
+    model.bias, model.module = nn.Parameter(torch.zeros(4)), nn.Linear(6, 4)
+    plan = plan_of(nn.Linear(6, 4), WORLD.size)
+    assert "two tensors of the model are named 'bias'" in said(lambda: attach(model, plan))
+
+
+@check
+def the_rows_that_are_counted_are_those_of_one_rank():
+    """Each rank hits one row of its own: a density of 1 / rows, and not of both together."""
+    model = Tables()
+    parallel = DataParallel(model, steps=4, machine="localhost")
+    words = torch.full((2, 9), 3 + WORLD.rank)
+    for _ in range(3 + 4):
+        loss_of(parallel, words, words).backward()
+        model.zero_grad()
+    law = parallel.plan.net.tensors["words.weight"].sparsity
+    parallel.close()
+    assert law.after([1])[0] == 1 / len(model.words.weight), law
+
+
+@check
+def what_a_codec_kept_of_a_tensor_that_nobody_uses_arrives():
+    """The third arm is used in the first step only; top-k sends its gradient in parts."""
+    model = make("fork")
+    plan = plan_of(model, WORLD.size, ("all-gather+topk:0.3",), 100.0)
+    given = torch.arange(36.0).view(6, 6) + WORLD.rank
+    total = torch.zeros(6, 6)
+    with attach(model, plan, find_unused_parameters=True):
+        for step in range(6):
+            model.zero_grad()
+            loss = loss_of(model, *batch("fork", step, WORLD.rank))
+            (loss + (model.third.weight * given).sum() if step == 0 else loss).backward()
+            if model.third.weight.grad is not None:
+                total += model.third.weight.grad
+    assert model.third.weight.grad is None  # all of it has arrived
+    assert torch.equal(total, given - WORLD.rank + (WORLD.size - 1) / 2)
