@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from commsched.errors import CommschedError
+from commsched.files import head
 from commsched.machine import file as machine_file
 from commsched.machine import model as machine_model
 from commsched.machine.change import changed
@@ -293,7 +294,9 @@ def _files(several: Any, folder: str) -> list[str]:
     found = []
     for one in several if isinstance(several, list | tuple) else [several]:
         if isinstance(one, Net | Machine):
-            name = Path(folder, f"{one.model.name.replace('/', ' per ')}.json")
+            name = Path(
+                tempfile.mkdtemp(dir=folder), f"{one.model.name.replace('/', ' per ')}.json"
+            )
             one.write(name)
             one = name
         found.append(str(one))
@@ -349,7 +352,9 @@ def compare(*what: "Plan | Prediction | str | Path") -> Comparison:
         if not isinstance(each, Plan | Prediction | str | Path):
             raise CommschedError(f"compare takes plans, predictions and files, got {each!r}")
     files = [Path(each) for each in what if isinstance(each, str | Path)]
-    if len(what) == 2 and files and not any(isinstance(each, Plan) for each in what):
+    mark = f'"{plan_model.Plan.FORMAT}"'.encode()
+    plans = any(isinstance(x, Plan) for x in what) or any(mark in head(x, 4096) for x in files)
+    if len(what) == 2 and files and not plans:
         return _with_measured(*(_timeline(each) for each in what))
     found = [_prediction(each) for each in what]
     first = found[0].iteration

@@ -100,6 +100,21 @@ def test_plans_are_compared_with_the_first(plan, tmp_path):
     assert [one["plan"] for one in found.data] == [plan.model.hash] * 3
 
 
+def test_files_of_plans_are_compared(plan, tmp_path):
+    path = tmp_path / "plan.json"
+    plan.write(path)
+    want = str(cs.compare(plan, plan))
+    assert str(cs.compare(str(path), path)) == want == str(cs.compare(plan.simulate(), path))
+
+
+def test_a_sweep_keeps_nets_and_machines_of_one_name(tmp_path):
+    nets = [cs.Net("lstm"), cs.Net("lstm", density="1%")]
+    machines = [cs.Machine("p3.16xlarge", nodes=nodes) for nodes in (2, 4)]
+    found = cs.sweep(nets, machines, planners=["ddp-25mb"])
+    assert len(found.rows) == 4
+    assert sorted(row["nodes"] for row in found.rows) == [2, 2, 4, 4]
+
+
 def test_a_prediction_is_compared_with_a_measured_timeline(plan, tmp_path):
     plan.prediction.write(tmp_path / "a.json")
     same = cs.compare(plan.prediction, tmp_path / "a.json")

@@ -163,7 +163,7 @@ def test_an_exchanger_killed_without_a_timeline_leaves_them_in_the_folder(tmp_pa
     (name,) = {str(last.base(path)) for path in tmp_path.iterdir()}
     assert set(find(name, last.LAST)) == {0, 1}
     main(["show", f"{name}.last", "--json"])
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)  # NaN is no JSON
     for rank in ("0", "1"):
         ended = {(row["step"], row["name"]) for row in told["operations"][rank]["ended"]}
         assert {(0, "b0/exchange"), (1, "b0/exchange")} <= ended, ended

@@ -220,6 +220,25 @@ def test_dgc_without_momentum_loses_nothing():
     np.testing.assert_array_equal(sent + velocity, total)
 
 
+def test_dgc_begins_anew_after_sums_that_overflow():
+    codec, state, found = CODECS["dgc:0.1:0"], {"step": 0}, []
+    for step in range(4):
+        values = np.full(100, 3e38 if step < 2 else 1.0, np.float32)
+        found.append(decoded(codec.name, codec.encode(values, state), 100))
+    assert np.isnan(found[1]).any()
+    assert [np.isfinite(each).all() for each in found] == [True, False, True, True]
+    assert np.count_nonzero(found[3]) == 10
+
+
+@pytest.mark.parametrize("bits", [3, 5, 6, 7])
+@pytest.mark.parametrize("count", [1, 8, 131, 600])
+def test_packets_of_odd_widths_have_the_bytes_that_are_promised(bits, count):
+    codec = CODECS[f"qsgd:{bits}"]
+    packet = codec.encode(normal(count, bits), {"seed": 0, "step": 0, "rank": 0, "name": "b"})
+    promised = codec.nbytes(BucketSpec.uniform(count), np.array([0]), np.array([count]), 1)
+    assert promised.tolist() == [packet.nbytes]
+
+
 def test_dgc_corrects_momentum_until_an_element_is_sent():
     codec, state = CODECS["dgc:0.5:0:0.5"], {}
     got = []

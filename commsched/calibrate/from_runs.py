@@ -14,7 +14,7 @@ from commsched.machine.model import Machine
 from commsched.plan.model import Plan
 from commsched.simulate.engine import simulate
 from commsched.timeline.header import Measured
-from commsched.timeline.measure import iteration_seconds
+from commsched.timeline.measure import iteration_seconds, settled
 from commsched.timeline.model import Timeline
 
 STEPS = 11  # of which a predicted iteration is the median
@@ -83,7 +83,7 @@ def _run(name: str, timeline: Timeline, plan: Plan) -> Run:
     phases = np.flatnonzero(there.all(axis=-1).reshape(3, -1).all(axis=0))
     if not len(phases):
         raise CommschedError(f"{name}: no exchange of its plan was made twice by all ranks")
-    step = float(np.nanmedian(iteration_seconds(timeline)[1:]))
+    step = float(np.nanmedian(iteration_seconds(timeline)[settled(timeline)]))
     return Run(plan, step, _some(times_of(cell, table), phases), phases)
 
 

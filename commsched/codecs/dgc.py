@@ -59,10 +59,15 @@ class Dgc(Selection):
         momentum, velocity = self._kept_of(values, state, start)
         if not finite(values):
             return super().encode(values, state, start)
-        momentum *= np.float32(self._momentum)
-        momentum += values
-        velocity += momentum
+        with np.errstate(over="ignore", invalid="ignore"):
+            momentum *= np.float32(self._momentum)
+            momentum += values
+            velocity += momentum
         packet = super().encode(velocity, state, start)
+        if not finite(velocity):  # all ranks hear of it once; what comes later starts anew
+            momentum.fill(0)
+            velocity.fill(0)
+            return packet
         self.subtract(packet, velocity)
         index, _ = self.open(packet, len(values))
         momentum[index] = 0

@@ -76,7 +76,8 @@ class TopK(Selection):
     def _reusing(self, values: Array, state: State, start: int, count: int) -> Array:
         """Select by this run's threshold, renewed every 32 steps and whenever it is far off."""
         key, step = f"topk threshold {start}", int(state.get("step", 0))
-        if key not in state or step // RENEW != state[key][0]:
+        known = key in state and isfinite(state[key][1])
+        if not known or step // RENEW != state[key][0]:
             state[key] = step // RENEW, select.threshold_of(values, count)
         threshold = float(state[key][1])
         reached = select.above(values, threshold)

@@ -95,7 +95,10 @@ class Blockwise(Delivering):
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         count = np.asarray(stop - start, np.float64)
         scales = 4.0 * self.columns * np.ceil(count / self.block)
-        return np.asarray(scales + np.ceil(count * self.bits / 8))
+        whole = self.bits in (1, 2, 4, 8)  # codes in a byte; else in planes of one bit each
+        planes = self.bits // 8 * count + self.bits % 8 * np.ceil(count / 8)
+        packed = np.ceil(count * self.bits / 8) if whole else planes
+        return np.asarray(scales + packed)
 
     def packet(self, values: int, nbytes: int | None = None) -> Array:
         return np.empty(self._scale_bytes(values) + bits.packed_bytes(values, self.bits), np.uint8)

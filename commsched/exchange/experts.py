@@ -72,7 +72,11 @@ class ToExperts(Method):
 
         def take(state: State) -> list[Array]:
             table = state["gradient"].reshape(ranks, -1, slots.row)
-            return [self._packed(some, slots.width, state) for some in table]
+            places = range(0, table.size, table[0].size)  # which random numbers belong to
+            return [
+                self._packed(some, slots.width, state, start)
+                for some, start in zip(table, places, strict=True)
+            ]
 
         def give(state: State, packets: list[Array]) -> None:
             table = state["gradient"].reshape(ranks, -1, slots.row)
@@ -109,7 +113,7 @@ class ToExperts(Method):
     def _rate(self, device: Device) -> CodecRate:
         return FREE if self.codec.encode_traffic == 0.0 else self.codec.rate(device)
 
-    def _packed(self, rows: Array, width: int, state: State) -> Array:
+    def _packed(self, rows: Array, width: int, state: State, start: int) -> Array:
         """Write the filled slots of some rows, (rows, 1 + slots x width), as a packet of bytes."""
         module = module_of(rows)
         counts = on_host(rows[:, 0]).astype(np.int64)
@@ -117,7 +121,7 @@ class ToExperts(Method):
         head = module.ascontiguousarray(rows[:, 0]).view(np.uint8)
         if not counts.any():
             return head
-        body = self.codec.encode(module.concatenate(tokens), state)
+        body = self.codec.encode(module.concatenate(tokens), state, start)
         return module.concatenate([head, body.view(np.uint8)])
 
     def _unpack(self, packet: Array, rows: Array, slots: Slots) -> None:

@@ -153,8 +153,8 @@ def lost_of(state: State) -> Array:
 def encode_with_feedback(codec: Codec, state: State) -> Array:
     """Encode the gradient plus the unsent part of earlier ones; keep the new unsent part.
 
-    Source: Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019. A gradient that is not
-    finite is encoded alone, and the kept part stays unchanged.
+    Source: Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019. Of a sum that is not
+    finite the kept part stays unchanged.
     """
     wanted, lost = state["gradient"], lost_of(state)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import pairwise
+from math import isfinite, nan
 from typing import Any
 
 import numpy as np
@@ -168,7 +169,8 @@ def _take_threshold(state: State) -> Array:
 
 def _renews(state: State) -> bool:
     """Tell whether all ranks tell each other their sums."""
-    return "ok threshold" not in state or int(state["step"]) % RENEW == 0
+    known = isfinite(state.get("ok threshold", nan))  # not after sums that overflowed
+    return not known or int(state["step"]) % RENEW == 0
 
 
 def _give_threshold(state: State, packets: list[Array], count: int) -> None:

@@ -27,7 +27,7 @@ class Zen(Method):
     A rank deals its non-zeros to their owners by counting. `zen:hierarchical` deals as the
     paper does on a GPU: k = 3 tries to write into a parallel memory and to read back, then a serial
     area; a run ends with an error if that area overflows. Parts, packets and bytes are equal. Many
-    threads that write at once need this way. A single thread takes 4.6 times as long as by
+    threads that write at once need this way. A single thread takes 4.7 times as long as by
     counting, which needs no memory that could overflow. On a GPU both ways are kernels.
     Source: Wang et al., "Zen", OSDI 2025.
     """

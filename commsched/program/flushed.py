@@ -9,7 +9,7 @@ import numpy as np
 from commsched.arrays import Ints
 from commsched.plan.model import Plan
 from commsched.program.draft import Draft, received
-from commsched.program.launch_ops import OPTIMIZERS, beside_buckets, launches_after
+from commsched.program.launch_ops import OPTIMIZERS, beside_buckets, launches_of_layers
 from commsched.program.message_coding import coding_of
 from commsched.program.model import After, Hop, Turn
 from commsched.program.recompute import KeptActivations
@@ -189,7 +189,7 @@ def memory(
             optimizer=float(state * numel),
             activations=activations(held),
             buckets=4.0 * numel if held[0].replicas > 1 else 0.0,
-            **beside_buckets(plan, launches_after(plan, layers)),
+            **beside_buckets(plan, launches_of_layers(plan, layers)),
         )
 
     return max(map(of, dealt(stages)), key=lambda found: found.total)

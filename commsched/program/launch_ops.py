@@ -62,7 +62,7 @@ def beside_buckets(plan: Plan, indices: Iterable[int]) -> dict[str, float]:
     return {"residuals": sum(one.kept for one in memories) + sets, "packets": waiting + received}
 
 
-def launches_after(plan: Plan, layers: Iterable[Layer]) -> list[int]:
+def launches_of_layers(plan: Plan, layers: Iterable[Layer]) -> list[int]:
     """Return the launches of tensors that these layers have."""
     names = {tensor.name for layer in layers for tensor in layer.tensors}
     return [i for i, x in enumerate(plan.launches) if x.pieces and x.pieces[0].tensor in names]

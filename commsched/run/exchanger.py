@@ -19,7 +19,7 @@ from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op, Program, Role
 from commsched.program.read_plan import checked_plan, read_plan
 from commsched.program.registry import STRATEGIES
-from commsched.run.adapt.plan_switch import Changes, Replan, check_others_take_over
+from commsched.run.adapt.plan_switch import Changes, Replan
 from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.caller_lane import CallerLane
 from commsched.run.engine.engine import Engine
@@ -133,8 +133,6 @@ class Exchanger:
                 check_writable(path)
         checked = checked_plan(plan) if isinstance(plan, Plan) else read_plan(plan)
         check_strategy(checked, self._parameters is not None, self._replan is not None)
-        if self._replan is not None:
-            check_others_take_over(checked, "replan=", "leave out replan=")
         return checked
 
     def __enter__(self) -> "Exchanger":
@@ -282,13 +280,11 @@ class Exchanger:
         elif not self._handover.over:
             raise CommschedError("updated() ends a step, once every sum of its gradients is there")
         self._updates.done(engine, self._lane, self._handover.step, loss)
-        engine.recorder.flush()
 
     def add_span(self, name: str, start: float, end: float, *, ahead: bool = False) -> None:
         """Add to the timeline what the caller did, such as "forward/LAYER", in perf_counter's s.
 
-        It belongs to the step of the last `ready`, or to the first one if none was called; with
-        `ahead` to the one that is to come.
+        It belongs to the step of the last `ready`, or with `ahead` to the one that is to come.
         """
         self._running()
         self._lane.add(max(self._handover.step + ahead, 0), name, start, end)
@@ -308,11 +304,8 @@ class Exchanger:
         self._between("follow another plan")
         plan = checked_plan(plan)
         check_launches(plan)
-        check_others_take_over(self._plan, "follow", "a plan to begin with that has another method")
-        self._lane.end_use(self._handover.step)
         self._changes.switch(plan, self._handover.step, why)
         self._now_by(plan)
-        self._lane.begin()
 
     def _between(self, what: str) -> Engine:
         engine = self._running()
@@ -386,8 +379,7 @@ class Exchanger:
         """Finish all exchanges under way, once all ranks are here."""
         assert self._engine is not None
         board, step = self._engine.board, self._handover.step
-        what = "waits for all ranks to leave"
-        board.show("compute", WaitStatus(step, "end", what, now(), True))
+        board.show("compute", WaitStatus(step, "end", "waits for all ranks to leave", now(), True))
         if self._updates is not None:  # other ranks may wait for it in their update
             self._updates.leave(self._engine, step)
         check_left(agree.gather_numbers(step, self._comm))

@@ -14,7 +14,7 @@ from commsched.plan.model import Plan
 from commsched.program.read_plan import read_plan
 from commsched.program.registry import STRATEGIES
 from commsched.progress import progress_bar, progress_visible
-from commsched.run.adapt.plan_switch import Changes, Replan, check_others_take_over
+from commsched.run.adapt.plan_switch import Changes, Replan, check_can_leave
 from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.compute_stream import run_steps
 from commsched.run.engine.engine import Engine
@@ -120,7 +120,7 @@ def _worker(plan: Plan, rank: int, options: RunOptions, place: Placement) -> Emu
                 " --later or --refresh"
             )
     if options.replan is not None:
-        check_others_take_over(plan, "--replan", "run without --replan")
+        check_can_leave(plan, "--replan", "run without --replan")
     if options.worker is not None:
         return options.worker(plan, rank)
     return Emulated(plan, rank, place.device.module)

@@ -50,6 +50,7 @@ class Updates:
         missing = [name for name in keys if not engine.board.is_done(step, name)]
         if missing:
             lane.block(step, "update", missing)
+        engine.recorder.flush()
 
     def leave(self, engine: Engine, step: int) -> None:
         """Post an update that the caller never did, so that exchanges under way can end."""

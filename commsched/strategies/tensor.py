@@ -30,7 +30,7 @@ from commsched.program.launch_ops import (
     beside_buckets,
     check_teams_alike,
     exchange_ops,
-    launches_after,
+    launches_of_layers,
     update_traffic,
 )
 from commsched.program.message_coding import MESSAGES, coding_of
@@ -198,7 +198,7 @@ class Grid(pipeline.PipelineStrategy):
                 activations=most_kept(order, len(stages), m, first.number, kept),
                 buckets=4.0 * sum(team.numel for team in teams if team.replicas > 1)
                 + 4.0 * sum(sum(_summed(stage)) for stage in held) * launches,
-                **beside_buckets(plan, launches_after(plan, layers)),
+                **beside_buckets(plan, launches_of_layers(plan, layers)),
             )
 
         return max(map(of, pipeline.dealt(stages)), key=lambda found: found.total)

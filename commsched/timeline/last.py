@@ -162,7 +162,11 @@ def as_data(found: Operations) -> dict[str, Any]:
         "diverged": None if apart is None else apart._asdict(),
         "operations": {
             str(rank): {
-                what: [dict(zip(fields, row, strict=True)) for row in rows]
+                what: [
+                    # of an operation without a decision it is NaN, which JSON does not have
+                    {k: v for k, v in zip(fields, row, strict=True) if v == v}
+                    for row in rows
+                ]
                 for what, rows in operations._asdict().items()
             }
             for rank, operations in found.of.items()

@@ -59,7 +59,7 @@ class Observer:
         self._ready: list[dict[str, float]] = []  # step: parameter -> s from the start of backward
         self._outside: list[tuple[float, float]] = []  # step: s of data, of the optimizer
         self._now: tuple[dict[str, float], dict[str, float]] = ({}, {})
-        self._hits: dict[str, Array] = {}  # tensor -> rows that this step has hit
+        self._hits: dict[str, Array] | None = None  # tensor -> rows that this step has hit
         self._last, self._since, self._begun, self._saved = "", 0.0, 0.0, 0
         self._pause, self.pauses = 0.0, dict[str, float]()  # s before a layer, of this step
         self._back = False  # in the backward pass
@@ -145,7 +145,7 @@ class Observer:
 
     def begin(self) -> float:
         """Begin the forward pass of a step; return the time."""
-        self._now, self._hits, self._back = ({}, {}), {}, False
+        self._now, self._hits, self._back = ({}, {}), None, False
         self._pause, self.pauses = 0.0, {}
         self._saved, self._last, self._since = 0, "", self._clock()
         return self._since
@@ -206,17 +206,16 @@ class Observer:
         self._forward.append(self._now[0])
         self._ready.append(self._now[1])
         self._outside.append((data, update))
-        if not self._hits:
-            self.note_rows()
-        for name, hit in self._hits.items():
+        for name, hit in (self._hit_rows() if self._hits is None else self._hits).items():
             self.rows.setdefault(name, []).append(hit)
 
     def note_rows(self) -> None:
         """Note which rows of embeddings this step's gradients hit, while they are this rank's."""
-        for name in self._embeddings:
-            gradient = self.parameters[name].grad
-            if gradient is not None and not gradient.is_meta:
-                self._hits[name] = _hit(gradient)
+        self._hits = self._hit_rows()
+
+    def _hit_rows(self) -> dict[str, Array]:
+        grads = {name: self.parameters[name].grad for name in self._embeddings}
+        return {n: _hit(grad) for n, grad in grads.items() if grad is not None and not grad.is_meta}
 
     @property
     def steps(self) -> int:

@@ -79,8 +79,10 @@ class Sync:
         self._model = model
         with torch.no_grad():
             broadcast(everything.values(), self._comm)
-        self._broadcasts_buffers = broadcast_buffers
+        self._buffers = named_buffers(model) if broadcast_buffers else {}
         self._taken: set[str] = set()
+        self._keeping: set[str] = set()  # tensors of which a codec may have kept something
+        self._keeping_plan: Plan | None = None  # up to which they are known
         self.after_step: Callable[[], None] = lambda: None  # called on all ranks after each step
         self.before_means: Callable[[], None] = lambda: None  # while `.grad` is this rank's
         self._syncing, self._forwarded = True, False
@@ -214,9 +216,12 @@ class Sync:
 
     def _was_unsent(self, name: str, mean: Any) -> bool:
         """Tell whether the mean of a tensor that no rank used is what a codec had kept of it."""
-        values = mean[1] if isinstance(mean, tuple) else mean
-        mine = [x for x in self.plan.launches if any(piece.tensor == name for piece in x.pieces)]
-        return bool(values.any()) and any(find_method(x.method).keeps for x in mine)
+        values = mean[1] if isinstance(mean, tuple) else mean  # (rows, values), or an array
+        if self._keeping_plan is not self.plan:  # also what earlier plans have kept arrives
+            self._keeping_plan = self.plan
+            mine = [x for x in self.plan.launches if find_method(x.method).keeps]
+            self._keeping.update(piece.tensor for launch in mine for piece in launch.pieces)
+        return name in self._keeping and bool(values.any())
 
     def _end_of_step(self) -> None:
         if self._watch is not None:
@@ -249,25 +254,38 @@ class Sync:
 
     def _before_forward(self, model: Any, _: object) -> None:
         """Take the buffers of rank 0, as DistributedDataParallel does."""
-        if self._under_way and self._skip_overflow and not self._taken:
-            self._end_update()  # a GradScaler skipped the step
         if not (self._syncing and model.training and torch.is_grad_enabled()):
             return
+        if self._under_way and self._skip_overflow:
+            self._end_update()  # a GradScaler skipped the step
         self._forwarded = True
-        buffers = named_buffers(model).values() if self._broadcasts_buffers else ()
-        if buffers:
+        if self._buffers:
+            buffers = self._buffers_now(model)
             with torch.no_grad(), ExitStack() as versions:
-                for buffer in buffers:  # a backward pass to come may need what it was
+                for buffer in buffers:  # which BatchNorm's backward pass does not read
                     versions.enter_context(torch.autograd._unsafe_preserve_version_counter(buffer))
                 broadcast(buffers, self._team)
 
+    def _buffers_now(self, model: Any) -> list[Any]:
+        """Return the buffers of attach's sizes, as a model may have replaced them since."""
+        now = named_buffers(model)
+        found = []
+        for name, buffer in self._buffers.items():
+            new = now.get(name, buffer)
+            alike = (new.shape, new.dtype) == (buffer.shape, buffer.dtype)
+            found.append(new if alike else buffer)  # a message must have one size on all ranks
+        return found
+
     def _before_step(self, optimizer: Any, *_: object) -> None:
         """Refuse a step without all means; hand over zeros if nothing of this rank was used."""
-        if not (self._taken or (self._forwarded and self._parameters)) or not any(
+        if not (self._taken or self._forwarded) or not any(
             id(p) in self._mine for group in optimizer.param_groups for p in group["params"]
         ):
             return
-        self._check_all_there()
+        if self._parameters:
+            self._check_all_there()
+        elif not self._under_way:  # no gradient told that a step began
+            self._begin_update()
 
     def _check_all_there(self) -> None:
         """Refuse a step without all means; hand over zeros if nothing of this rank was used."""
@@ -344,6 +362,8 @@ class Sync:
 
     def close(self) -> None:
         """End the exchange, on all ranks; gradients then stay as each rank computes them."""
+        if self._under_way and self._skip_overflow:
+            self._end_update()  # a GradScaler skipped the last step; other ranks wait for it
         if self._detach():
             self._exchanger.__exit__(None, None, None)
             if self._team is not self._comm:

@@ -26,9 +26,14 @@ def agreed_plan(
 ) -> Plan:
     """Return on all ranks the plan of a file, or else what `make` returns on each."""
     plan = make() if path is None else agree.on_all_ranks(lambda: read_plan(path), comm)
+    check_strategy(plan, strategy)
+    return plan
+
+
+def check_strategy(plan: Plan, strategy: str) -> None:
+    """Refuse a plan of another strategy, as all ranks do."""
     if plan.strategy != strategy:
         raise Agreed(f"the plan has strategy {plan.strategy!r}, but --strategy is {strategy!r}")
-    return plan
 
 
 class AgreedPlan(NamedTuple):

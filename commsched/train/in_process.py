@@ -132,8 +132,11 @@ class InProcessTraining:
             self._mails[rank] = CodedMail(mail, self._plan, rank)
         return self._mails[rank]
 
-    def evaluate(self) -> Score:
-        """Score the held-out samples, each rank its part, once all results are applied."""
+    def evaluate(self, counts: bool = True) -> Score:
+        """Score the held-out samples, each rank its part, once all results are applied.
+
+        counts: the schedule of the rate sees the loss.
+        """
         for learner in self.learners:
             learner.settle()
         # Stages come in the order of their ranks.
@@ -143,7 +146,7 @@ class InProcessTraining:
         scores = [added(some) for some in zip(*rounds, strict=True)]
         parts = np.array(scores, np.float64)
         loss, correct, guesses = (sum(column) for column in parts.T.tolist())
-        for learner in self.learners:
+        for learner in self.learners if counts else ():
             learner.rates.observe(loss / guesses)
         return Score(loss, int(correct), int(guesses))
 

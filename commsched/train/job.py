@@ -111,7 +111,7 @@ def _train(
 ) -> dict[str, Any] | None:
     agree.check_launcher()
     with watchdog(comm, "train", wanted.options.timeout) as dog:
-        net = agree.on_all_ranks(lambda: _checked(wanted), comm)
+        net = agree.on_all_ranks(lambda: checked(wanted), comm)
         for path in (wanted.checkpoint, wanted.log):
             locks.enter_context(locked_by_job(path, comm))
         dog.stage("finding the device")
@@ -132,7 +132,7 @@ def _train(
         assigned = Assignment(net, data, plan, settings, comm.rank, module)
         learner = agree.on_all_ranks(lambda: worker(assigned), comm)
         common_digest(learner.whole(MpiNeighbours(comm)), comm, "at the start")
-        made = _checkpoint_flags(net, settings, wanted.method, wanted.device)
+        made = _checkpoint_flags(net, settings, wanted)
         made |= {"--validate": True} if wanted.validate else {}
         store, kept = None, None
         if wanted.checkpoint is not None:
@@ -161,7 +161,7 @@ def _train(
     return found
 
 
-def _checked(wanted: TrainRequest) -> TrainableNet:
+def checked(wanted: TrainRequest) -> TrainableNet:
     """Check what can be checked before anything is made."""
     options = wanted.options
     check_timeout(options.timeout)
@@ -273,10 +273,10 @@ def _last(store: Store, folder: Path) -> tuple[Manifest, dict[str, Any]]:
 
 
 def _checkpoint_flags(
-    net: TrainableNet, settings: Settings, method: str | None, device: str
+    net: TrainableNet, settings: Settings, wanted: TrainRequest
 ) -> dict[str, Any]:
     """Return the flags that decide the training's bits; a plan is compared by its hash."""
-    planned = {} if method is None else {"--method": method}
+    planned = {} if wanted.method is None else {"--method": wanted.method}
     return (
         planned
         | {
@@ -288,17 +288,17 @@ def _checkpoint_flags(
             "--fold": settings.fold,
             "--precision": PRECISIONS[settings.half],
         }
-        | schedule_flags(settings.schedule, settings.steps)
-        | ({} if device == "cpu" else {"--device": device})
+        | schedule_flags(settings.schedule, settings.steps, wanted.options.evaluate)
+        | ({} if wanted.device == "cpu" else {"--device": wanted.device})
     )
 
 
-def schedule_flags(schedule: Schedule, steps: int) -> dict[str, str | int]:
+def schedule_flags(schedule: Schedule, steps: int, evaluate: int) -> dict[str, str | int]:
     """Return the flags of a schedule that decide a training's bits; none of a constant rate."""
     if schedule == CONSTANT:
         return {}
-    ends = {"--steps": steps} if schedule.kind == "cosine" else {}
-    return {"--schedule": schedule.text, **ends}
+    more = {"cosine": {"--steps": steps}, "plateau": {"--evaluate": evaluate}}
+    return {"--schedule": schedule.text, **more.get(schedule.kind, {})}
 
 
 def _log(

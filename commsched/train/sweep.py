@@ -17,11 +17,13 @@ from commsched.program.read_plan import read_plan
 from commsched.run.job import agree
 from commsched.run.session import errors_end_the_job
 from commsched.train import trials
+from commsched.train.agreed_plan import check_strategy
 from commsched.train.in_process import InProcessTraining
 from commsched.train.job import (
     PRECISIONS,
     TRAINED,
     TrainRequest,
+    checked,
     data_of,
     schedule_flags,
     settings_of,
@@ -52,6 +54,7 @@ def sweep(wanted: TrainRequest, chosen: Sweep) -> Trials | None:
     with errors_end_the_job(comm):
         assert wanted.plan is not None
         plan = agree.on_all_ranks(lambda: read_plan(wanted.plan or ""), comm)
+        agree.on_all_ranks(lambda: _check(wanted, chosen, plan), comm)
         known = agree.on_all_ranks(lambda: _known(wanted, chosen, plan, comm.rank), comm)
         left = msgspec.json.decode(
             agree.broadcast_bytes(msgspec.json.encode(_left(known, chosen)), comm),
@@ -63,6 +66,18 @@ def sweep(wanted: TrainRequest, chosen: Sweep) -> Trials | None:
     for fold, seed in left:
         known = _one(wanted, chosen, plan, known, fold, seed)
     return known if comm.rank == 0 else None
+
+
+def _check(wanted: TrainRequest, chosen: Sweep, plan: Plan) -> None:
+    """Refuse what no training of the plan can be made with."""
+    checked(wanted)
+    check_strategy(plan, wanted.strategy)
+    net, zero = plan.net, plan.strategy.startswith("zero") or plan.params.get("zero")
+    if chosen.together and (zero or net.tensor > 1 or net.experts > 1):
+        raise CommschedError(
+            "--together evaluates the whole net on each rank, and ranks of this plan have parts of"
+            " it; use mpiexec"
+        )
 
 
 def _known(wanted: TrainRequest, chosen: Sweep, plan: Plan, rank: int) -> Trials:
@@ -78,7 +93,7 @@ def _known(wanted: TrainRequest, chosen: Sweep, plan: Plan, rank: int) -> Trials
     optional |= {} if wanted.device == "cpu" else {"--device": wanted.device}
     made |= {flag: value for flag, value in optional.items() if value is not None}
     made |= {"--validate": True} if wanted.validate else {}
-    made |= schedule_flags(wanted.schedule, wanted.options.steps)
+    made |= schedule_flags(wanted.schedule, wanted.options.steps, wanted.options.evaluate)
     nothing = Trials(plan=plan.hash, made=made)
     if chosen.together and MPI.COMM_WORLD.size > 1:
         raise CommschedError("--together trains all ranks in one process; start one, not more")
@@ -126,7 +141,7 @@ def _together(wanted: TrainRequest, plan: Plan) -> Trial:
         except NotFiniteError:
             diverged = True
         if (step + 1) % options.evaluate == 0 or step + 1 == options.steps:
-            score = ranks.evaluate()
+            score = ranks.evaluate(counts=(step + 1) % options.evaluate == 0)
             loss = None if diverged else finite_or_none(score.loss / score.guesses)
             accuracy = score.correct / score.guesses
             held_out.append(HeldOutScore(steps=step + 1, loss=loss, accuracy=accuracy))

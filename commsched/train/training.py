@@ -245,7 +245,8 @@ class Training:
         parts = [agree.gather_numbers(x, self._comm) for x in own]
         loss, correct, guesses = (sum(part) for part in parts)
         mean = finite_or_none(loss / guesses)
-        self._learner.rates.observe(loss / guesses)
+        if (step + 1) % self._options.evaluate == 0:  # the end of a run is none of a longer one
+            self._learner.rates.observe(loss / guesses)
         self.held = HeldOutRow(step=step, loss=mean, accuracy=correct / guesses)
         self._write(self.held)
 

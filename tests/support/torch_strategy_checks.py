@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from commsched.exchange.registry import find_method
 from commsched.planner import averages
+from commsched.run.job import agree
 from commsched.torch import attach
 from tests.support.small_plans import machine, strategy_plan
 from tests.support.torch_checks import WORLD, check, said, same, with_sync
@@ -234,6 +235,42 @@ def a_step_that_a_grad_scaler_skips_is_a_step_of_shadow():
         kept = sync.state_dict()
     assert kept["step"] == 4
     assert (scaler.get_scale() == 512.0) == (WORLD.rank == 1)
+
+
+@check
+def a_rank_may_end_after_a_step_that_its_scaler_skips():
+    """The others wait for its parameters in their last step."""
+    model = make("mlp")
+    plan = plan_for(model, "shadow", every=1, lag=0, alpha=1.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with attach(model, plan, skip_overflow=True, timeout=20.0):
+        for step in range(2):
+            optimizer.zero_grad()
+            loss = loss_of(model, *batch("mlp", step, WORLD.rank))
+            scaler.scale(loss * (float("inf") if (step, WORLD.rank) == (1, 1) else 1.0)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    flat = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
+    assert len(set(agree.gather_text(flat.tobytes().hex(), WORLD))) == 1
+
+
+@check
+def a_rank_that_uses_nothing_in_a_step_of_daso_goes_on():
+    if LANES == 1:
+        return
+    model = make("fork")
+    plan = plan_for(model, "daso", **DASO | {"warmup": 9, "blocking": "dense"})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with attach(model, plan, find_unused_parameters=True, timeout=20.0):
+        for step in range(4):
+            optimizer.zero_grad()
+            loss = loss_of(model, *batch("fork", step, WORLD.rank))
+            if (step, WORLD.rank) not in ((1, 3), (2, 0)):
+                loss.backward()
+            optimizer.step()
+        flat = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
+    assert len(set(agree.gather_text(flat.tobytes().hex(), WORLD))) == 1
 
 
 @check

@@ -310,12 +310,16 @@ def _planned(args: argparse.Namespace, net: "Net", ranks: int) -> "Plan":
 
 def _thetas(args: argparse.Namespace) -> dict[int, str]:
     """Return the method by step for a theta that follows the rate."""
-    from commsched.train.optimizers import RATES
+    from commsched.program.registry import STRATEGIES
+    from commsched.train.optimizers import RATES, find_optimizer
     from commsched.train.schedules import read, tied
 
     if not args.method or args.epochs is not None or args.later:
         raise CommschedError("--theta needs --method and --steps, and neither --epochs nor --later")
-    rate = RATES[args.optimizer or "adam"] if args.rate is None else args.rate
+    params = STRATEGIES[args.strategy].defaults | _params(args)
+    optimizer = args.optimizer or str(params.get("optimizer", "adam"))
+    find_optimizer(optimizer)
+    rate = RATES[optimizer] if args.rate is None else args.rate
     return tied(args.method, args.theta, rate, read(args.schedule), args.steps)
 
 

@@ -267,7 +267,8 @@ def _notes(found: _Graph, net: Net) -> Iterator[str]:
             f"{len(left)} constants count as not trained (first: {_plain(left[0])}), such as the"
             " running means of BatchNorm"
         )
-    if any(layer.name.startswith("Gather") and layer.tensors for layer in net.layers):
+    names = [layer.name.rpartition("/")[2] for layer in net.layers if layer.tensors]
+    if any(name.startswith("Gather") for name in names):  # PyTorch's are paths
         yield "gradients of embeddings are taken as dense; state their sparsity in the net file"
 
 

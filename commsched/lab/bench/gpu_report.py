@@ -150,7 +150,8 @@ def asked(found: Mapping[str, Any]) -> list[GpuBar]:
             judged.append(GpuBar("pointers, of staged", message["of_staged"], gpu.POINTED, True))
     steps = [{key: row[key] for key in row if key != "error"} for row in found["steps"]]
     for bar in bars(msgspec.convert(steps, list[ValidationRow])):
-        judged.append(GpuBar(bar.what, bar.value, bar.most, False))
+        limits = (bar.least, True), (bar.most, False)
+        judged += [GpuBar(bar.what, bar.value, x, low) for x, low in limits if np.isfinite(x)]
     return judged
 
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from commsched.lab.convergence.table import ConvergenceTable, against, differences
+from commsched.lab.convergence.tables import TABLES
 from commsched.train.trials import Mean, mean
 
-TABLE = "embedding.weight"  # whose gradient is sparse
+LOOKED_UP = {net.looked_up for net in TABLES.values()}  # tensors whose gradients are sparse
 HALF, POINT = 0.005, 0.01  # half a point of accuracy, a point
 ROUNDING = 1e-3  # nats; four ranks' sums are added in another order
 
@@ -115,8 +116,10 @@ def _zen(table: ConvergenceTable) -> Iterator[Target]:
         other = table.times("dense", own.ratio)
         if other is None:
             continue
-        density = next(x.density for x in own.launches if TABLE in x.tensors)
-        (told, found), (usual, there) = own.moved(TABLE), other.moved(TABLE)
+        density, rows = next(
+            (x.density, t) for x in own.launches for t in x.tensors if t in LOOKED_UP
+        )
+        (told, found), (usual, there) = own.moved(rows), other.moved(rows)
         yield Target(
             f"Zen, d = {density:.1%}, compute {own.value:.3g} of exchanges: communication time of"
             " the embedding",

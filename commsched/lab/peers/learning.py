@@ -21,7 +21,7 @@ def main() -> None:
     """Train on all ranks; rank 0 writes the losses."""
     args = options(__doc__, 100, "of each training").parse_args()
     with joined(args) as (comm, make):
-        losses = {
+        losses: dict[str, float | None] = {  # JSON has null for what diverged
             name: _learnt(contender, args.steps)
             for name, contender in contenders(make, args.plan, comm, caps=(CAP,))
         }

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,8 +97,8 @@ class Cell(NamedTuple):
 
 
 def held_out(learned: Sequence[Learned], name: str) -> list[float]:
-    """Return a contender's held-out losses, by seed."""
-    return [each.losses[name] for each in learned]
+    """Return a contender's held-out losses, by seed; inf: it diverged."""
+    return [inf if (loss := each.losses[name]) is None else loss for each in learned]
 
 
 def as_good(learned: Sequence[Learned], name: str) -> bool:

@@ -15,7 +15,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     name: str  # such as "ddp 25 MB", "ddp fp16", "plan lossless"
     seconds: tuple[float, ...]  # of a step of the slowest rank, a mean per turn
-    loss: float  # held out, after all steps
+    loss: float | None  # held out, after all steps; None: it diverged
 
     @property
     def step(self) -> float:
@@ -40,4 +40,4 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     model: str
     seed: int
     steps: int
-    losses: dict[str, float]  # by contender
+    losses: dict[str, float | None]  # by contender; None: it diverged

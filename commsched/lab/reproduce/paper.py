@@ -104,7 +104,7 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         missed = [row for row in results if not row.met]
         if not missed:
             worst = max(abs(row.error or 0.0) for row in results)
-            return f"reproduced: {len(results)} results within {worst:.0%}"
+            return f"reproduced: {len(results)} results within {math.ceil(100 * worst - 1e-9)}%"
         causes = Counter(row.cause for row in missed).most_common()
         several = len(causes) > 1
         said = "; ".join(

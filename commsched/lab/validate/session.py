@@ -36,15 +36,16 @@ class BedSession:
 
     def calibrated(self) -> Machine:
         """Return the machine of this bed; calibrate if the folder has no file."""
-        path = self.folder / MACHINE
+        path, tried = self.folder / MACHINE, self.folder / f"tried-{MACHINE}"
 
         def measured() -> Machine:
             self.say(f"{self.bed}: calibrating ({self.seconds:g} s)")
-            self.fabric.run("calibrate", "-o", str(path), "--seconds", str(self.seconds))
-            return machine_file.read(path)
+            self.fabric.run("calibrate", "-o", str(tried), "--seconds", str(self.seconds))
+            return machine_file.read(tried)
 
         if not path.exists():
             machine_file.write(path, self.calm(measured)[0])
+            tried.unlink(missing_ok=True)
         return machine_file.read(path)
 
     def net(self, cell: ValidationCell, machine: Machine) -> Net:

@@ -116,7 +116,7 @@ class Union:
         return self.worth(PIECE)
 
     def worth(self, piece: int) -> int:
-        """Cut a share of a node's sum into pieces; the first has about `first` bytes."""
+        """Cut a share of a node's sum into pieces; the first has about `piece` bytes."""
         whole = coded_bytes(self.spec, self.cuts[:1], self.cuts[1:2], self.lanes)
         return int(np.clip(2 * np.sqrt(float(whole[0]) / piece) - 1, 1, MOST))
 

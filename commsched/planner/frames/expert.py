@@ -18,7 +18,7 @@ from commsched.planner.frames.pipelines import chosen
 from commsched.planner.frames.zero import gathered
 from commsched.planner.launches import filled_buckets, ready_after
 from commsched.planner.limits.memory import fits, needed, refusal
-from commsched.planner.planners.greedy import COUNTS, Asked, alike_in_teams, cheapest_all, useful
+from commsched.planner.planners.greedy import COUNTS, Asked, cheapest_all, useful, without_choices
 from commsched.planner.registry import FRAMES, Planner
 from commsched.planner.request import Request
 from commsched.planner.search.timing import iteration
@@ -151,7 +151,7 @@ def _options(
         known[group] = list(request.methods(group))
     found = useful(known[group], plan.spec(launch))
     if launch.split > 1:
-        found = alike_in_teams(found, plan.spec(launch), group)
+        found = without_choices(found, plan.spec(launch), group)
     if not found:
         raise CommschedError(
             f"strategy {request.strategy!r}: no allowed method can sum bucket {launch.name!r};"

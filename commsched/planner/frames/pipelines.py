@@ -15,7 +15,7 @@ from commsched.plan.model import Launch, Param, Plan, Reason
 from commsched.planner.launches import filled_buckets, ready_after
 from commsched.planner.limits.memory import needed
 from commsched.planner.message_codecs import timed, with_codec
-from commsched.planner.planners.greedy import alike_in_teams, cheapest, useful
+from commsched.planner.planners.greedy import cheapest, useful, without_choices
 from commsched.planner.registry import FRAMES, OUTLINES, Planner
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
@@ -37,20 +37,22 @@ def pipelined(request: Request, planner: Planner) -> Plan:
 
 
 def deep_enough(request: Request, make: Callable[[Request], Plan], key: str) -> Plan:
-    """Make a plan, of more stages where the packets of its exchanges do not fit beside a stage.
+    """Make a plan; one of more stages if what its exchanges take does not fit beside its stages.
 
-    key: the parameter that is the number of stages, if the strategy has it.
+    key: the parameter that is the number of stages, if the strategy has it. If none fits, the one
+    that needs least is returned under a limit that was asked for, else the first.
     """
-    made = make(request)
-    if key not in made.params or request.params.get(key):
-        return made
+    first = make(request)
     limit = request.machine.device.memory if request.memory is None else request.memory
-    for count in range(int(made.params[key]) + 1, most_stages(request) + 1):
-        if needed(made) <= limit:
-            break
+    if key not in first.params or request.params.get(key) or needed(first) <= limit:
+        return first
+    found = [first]
+    for count in range(int(first.params[key]) + 1, most_stages(request) + 1):
         with suppress(CommschedError):  # so many stages cannot be made
-            made = make(replace(request, params={**request.params, key: count}))
-    return made
+            found.append(make(replace(request, params={**request.params, key: count})))
+            if needed(found[-1]) <= limit:
+                return found[-1]
+    return first if request.memory is None else min(found, key=needed)
 
 
 def _pipelined(request: Request) -> Plan:
@@ -165,7 +167,7 @@ def with_method(
     if key not in known:
         options = _options(request, strategy, spec, group, forced)
         if launch.split > 1 and not forced:
-            options = alike_in_teams(options, spec, group)
+            options = without_choices(options, spec, group)
         if not options:
             kind = f" of {strategy.codec} values" if strategy.codec else ""
             raise CommschedError(

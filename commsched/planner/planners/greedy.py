@@ -86,7 +86,7 @@ def useful(methods: list[Method], spec: BucketSpec) -> list[Method]:
     return without_skippers(methods)
 
 
-def alike_in_teams(methods: list[Method], spec: BucketSpec, group: Group) -> list[Method]:
+def without_choices(methods: list[Method], spec: BucketSpec, group: Group) -> list[Method]:
     """Without the methods whose exchanges depend on the data: teams could decide differently."""
     return [m for m in methods if not chooses(m.phases(m.seen(spec, group), group))]
 

@@ -31,7 +31,7 @@ Replan = Callable[[Plan, Machine, frozenset[str]], Plan]
 PLANNING = 20.0  # s that rank 0 may take to plan beyond the deadline of a wait
 
 
-def check_others_take_over(plan: Plan, what: str, nearest: str) -> None:
+def check_can_leave(plan: Plan, what: str, nearest: str) -> None:
     """Refuse to leave a plan whose unsent gradients no other plan can take over."""
     for launch in plan.launches:
         if not find_method(launch.method).measurable:
@@ -156,6 +156,7 @@ class Changes:
 
         The next gradients include those that the old launches have not sent.
         """
+        check_can_leave(self._engine.plan, "another plan", "begin with a plan of another method")
         self._drain(step)
         agree.check_plan(plan, self._comm)
         kept = self._engine.follow(plan, step)

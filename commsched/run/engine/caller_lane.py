@@ -13,7 +13,7 @@ class CallerLane:
         self._engine = engine
         self._queue = engine.device_queue
         self._since = self._queue.device.mark()  # when the span under way began
-        self._using = -1  # the launch whose result the caller took last, -1 for none
+        self._using, self._name = -1, ""  # the launch whose result the caller took last, its span
         self._used: set[int] = set()
 
     def resume(self) -> None:
@@ -38,13 +38,13 @@ class CallerLane:
     def use(self, launch: int) -> None:
         """Begin to use the result of a launch."""
         self._using = launch
+        self._name = f"{self._engine.plan.launches[launch].name}/apply"  # whatever plan follows
         self.resume()
 
     def end_use(self, step: int) -> None:
         """Record the use of the last result; a bucket has one such span per step."""
         if self._using >= 0 and self._using not in self._used:
-            name = f"{self._engine.plan.launches[self._using].name}/apply"
-            self._queue.add(step, name, self._since)
+            self._queue.add(step, self._name, self._since)
             self._used.add(self._using)
         self._using = -1
 

@@ -131,7 +131,7 @@ class GridWorker(PipelineWorker):
         self._conclude_step(step)
         if not self._left_out:
             own, count = self._shards[launch], step - self.skipped
-            self._optimizer.update(own["value"], gradient, own, count, self.settings.rate)
+            self._optimizer.update(own["value"], gradient, own, count, self.rates.at(step))
 
     # Between steps
 
