@@ -294,10 +294,8 @@ def _files(several: Any, folder: str) -> list[str]:
     found = []
     for one in several if isinstance(several, list | tuple) else [several]:
         if isinstance(one, Net | Machine):
-            name = Path(
-                tempfile.mkdtemp(dir=folder), f"{one.model.name.replace('/', ' per ')}.json"
-            )
-            one.write(name)
+            word = f"{one.model.name.replace('/', ' per ')}.json"  # several may have it
+            one.write(name := Path(tempfile.mkdtemp(dir=folder), word))
             one = name
         found.append(str(one))
     return found
