@@ -13,6 +13,7 @@ from mpi4py import MPI
 from commsched.calibrate.kept import kept_machine
 from commsched.calibrate.main import calibrate
 from commsched.errors import CommschedError
+from commsched.exchange.registry import find_method
 from commsched.machine import file as machine_file
 from commsched.machine.model import Machine, resized
 from commsched.net.graph import Layer, Net, Tensor
@@ -162,7 +163,14 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
         here = self._exchanges.fitted(self._measured_machine(), self._comm)
         dense, found = self._planned(net, here, DENSE), self._planned(net, here, "best")
         self.sync.restart(self._exchanger(dense))
-        if found.launches == dense.launches:
+        kept = next((x.method for x in found.launches if not find_method(x.method).measurable), "")
+        if kept:
+            self._say(
+                f"keeps the dense buckets: no plan takes over what {kept} has not sent, so that it"
+                " cannot be tried in turns; attach follows a plan with it"
+            )
+            self._record()
+        elif found.launches == dense.launches:
             self._say("dense buckets of 25 MB are the best plan")
             self._record()
         else:
