@@ -12,7 +12,7 @@ from commsched.exchange.memory import launch_memory, sets_bytes
 from commsched.exchange.method import chooses, resolved
 from commsched.exchange.registry import find_method, phases_of
 from commsched.net.graph import Layer
-from commsched.plan.model import Param, Plan
+from commsched.plan.model import Launch, Param, Plan
 from commsched.program.model import After, Kind, Op
 from commsched.program.parameters import Parameter
 from commsched.program.parts import operations
@@ -184,6 +184,16 @@ def check_sums(plan: Plan, index: int, where: str) -> None:
             f"{where} has method {plan.launches[index].method!r}; parameters are summed by an"
             " all-reduce such as 'ring+dense'"
         )
+
+
+def check_can_leave(launches: Iterable[Launch], what: str, nearest: str) -> None:
+    """Refuse to follow others after launches whose unsent gradients nobody else takes over."""
+    for launch in launches:
+        if not find_method(launch.method).measurable:
+            raise CommschedError(
+                f"{what}: launch {launch.name!r} has method {launch.method!r}, whose unsent"
+                f" gradients no other plan can take over; nearest: {nearest}"
+            )
 
 
 def check_teams_alike(plan: Plan, index: int, where: str) -> None:

@@ -14,8 +14,8 @@ from commsched.exchange.rows import Part, Rows, rows_of
 from commsched.kernels.merge import Listed, listed
 from commsched.net.graph import Net, Tensor
 from commsched.plan.model import Plan
+from commsched.program.launch_ops import check_can_leave
 from commsched.program.registry import STRATEGIES
-from commsched.run.adapt.plan_switch import check_can_leave
 
 KINDS = {"cpu": "NumPy", "cuda": "CuPy"}
 
@@ -87,7 +87,7 @@ def check_strategy(plan: Plan, has_parameters: bool, replans: bool = False) -> N
             f"replan= is for plans that sum gradients in every step, not for {plan.strategy!r}"
         )
     if replans:
-        check_can_leave(plan, "replan=", "leave out replan=")
+        check_can_leave(plan.launches, "replan=", "leave out replan=")
     if strategy.averages and has_parameters:
         strategy.lower(plan, 0, {})  # checks its launches
     elif strategy.sums_every_step:

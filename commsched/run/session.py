@@ -11,10 +11,11 @@ from commsched.errors import Agreed, CommschedError
 from commsched.exchange.registry import find_method
 from commsched.files import check_writable
 from commsched.plan.model import Plan
+from commsched.program.launch_ops import check_can_leave
 from commsched.program.read_plan import read_plan
 from commsched.program.registry import STRATEGIES
 from commsched.progress import progress_bar, progress_visible
-from commsched.run.adapt.plan_switch import Changes, Replan, check_can_leave
+from commsched.run.adapt.plan_switch import Changes, Replan
 from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.compute_stream import run_steps
 from commsched.run.engine.engine import Engine
@@ -120,7 +121,7 @@ def _worker(plan: Plan, rank: int, options: RunOptions, place: Placement) -> Emu
                 " --later or --refresh"
             )
     if options.replan is not None:
-        check_can_leave(plan, "--replan", "run without --replan")
+        check_can_leave(plan.launches, "--replan", "run without --replan")
     if options.worker is not None:
         return options.worker(plan, rank)
     return Emulated(plan, rank, place.device.module)

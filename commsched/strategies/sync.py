@@ -3,16 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from commsched.errors import CommschedError
-from commsched.exchange.registry import find_method
 from commsched.plan.model import Launch, Param, Plan
 from commsched.program.launch_ops import (
     OPTIMIZER,
     apply_op,
     beside_buckets,
     broadcast_ops,
+    check_can_leave,
     exchange_ops,
     replica_memory,
     update_traffic,
@@ -225,12 +226,7 @@ def _check_later(plan: Plan) -> None:
                 f"launch {launch.name!r} begins at step {launch.since} with pieces of no earlier"
                 " launch; allowed: equal buckets with other methods"
             )
-    for launch in (launch for some in every[:-1] for launch in some):
-        if not find_method(launch.method).measurable:
-            raise CommschedError(
-                f"launch {launch.name!r} has method {launch.method!r}, whose unsent gradients no"
-                " later launch can take over; leave out --later"
-            )
+    check_can_leave(chain(*every[:-1]), "--later", "leave out --later")
     if later and plan.max_error:
         raise CommschedError(
             "--max-error cannot be combined with launches that begin later (--later); leave one out"

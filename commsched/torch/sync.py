@@ -171,6 +171,10 @@ class Sync:
 
     def _begin_step(self) -> None:
         """End the step before, with all that it has left, and begin another one."""
+        if self._keeping_plan is not self.plan:  # what earlier plans have kept arrives, too
+            self._keeping_plan = self.plan
+            mine = [x for x in self.plan.launches if find_method(x.method).keeps]
+            self._keeping.update(piece.tensor for launch in mine for piece in launch.pieces)
         if self._late is not None:
             self._late.flush()
         if self._under_way:
@@ -217,10 +221,6 @@ class Sync:
     def _was_unsent(self, name: str, mean: Any) -> bool:
         """Tell whether the mean of a tensor that no rank used is what a codec had kept of it."""
         values = mean[1] if isinstance(mean, tuple) else mean  # (rows, values), or an array
-        if self._keeping_plan is not self.plan:  # also what earlier plans have kept arrives
-            self._keeping_plan = self.plan
-            mine = [x for x in self.plan.launches if find_method(x.method).keeps]
-            self._keeping.update(piece.tensor for launch in mine for piece in launch.pieces)
         return name in self._keeping and bool(values.any())
 
     def _end_of_step(self) -> None:

@@ -218,23 +218,29 @@ def daso_asks_for_the_loss_where_it_decides():
     assert "strategy 'daso' decides by the mean loss of all ranks how often" in text, text
 
 
+def scaled_steps(model, count):
+    """Train with a GradScaler; rank 1 overflows in the second step. Return the scale."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(count):
+        optimizer.zero_grad()
+        loss = loss_of(model, *batch("mlp", step, WORLD.rank))
+        scaler.scale(loss * (float("inf") if (step, WORLD.rank) == (1, 1) else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    return scaler.get_scale()
+
+
 @check
 def a_step_that_a_grad_scaler_skips_is_a_step_of_shadow():
     """Only the rank that overflows skips; sums of all ranks come in the same steps."""
     model = make("mlp")
     plan = plan_for(model, "shadow", every=2, lag=1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with attach(model, plan, skip_overflow=True) as sync:
-        for step in range(4):
-            optimizer.zero_grad()
-            loss = loss_of(model, *batch("mlp", step, WORLD.rank))
-            scaler.scale(loss * (float("inf") if (step, WORLD.rank) == (1, 1) else 1.0)).backward()
-            scaler.step(optimizer)
-            scaler.update()
+        scale = scaled_steps(model, 4)
         kept = sync.state_dict()
     assert kept["step"] == 4
-    assert (scaler.get_scale() == 512.0) == (WORLD.rank == 1)
+    assert (scale == 512.0) == (WORLD.rank == 1)
 
 
 @check
@@ -242,15 +248,8 @@ def a_rank_may_end_after_a_step_that_its_scaler_skips():
     """The others wait for its parameters in their last step."""
     model = make("mlp")
     plan = plan_for(model, "shadow", every=1, lag=0, alpha=1.0)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with attach(model, plan, skip_overflow=True, timeout=20.0):
-        for step in range(2):
-            optimizer.zero_grad()
-            loss = loss_of(model, *batch("mlp", step, WORLD.rank))
-            scaler.scale(loss * (float("inf") if (step, WORLD.rank) == (1, 1) else 1.0)).backward()
-            scaler.step(optimizer)
-            scaler.update()
+        scaled_steps(model, 2)
     flat = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
     assert len(set(agree.gather_text(flat.tobytes().hex(), WORLD))) == 1
 

@@ -7,10 +7,10 @@ import msgspec
 from mpi4py import MPI
 
 from commsched.errors import Agreed, CommschedError
-from commsched.exchange.registry import find_method
 from commsched.machine.model import Machine
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
+from commsched.program.launch_ops import check_can_leave
 from commsched.program.registry import STRATEGIES
 from commsched.run.adapt.density import DensityWatch, Thinned
 from commsched.run.adapt.drift import Drift, Drifted, explains, probe_nodes, refit_machine
@@ -29,16 +29,6 @@ Replan = Callable[[Plan, Machine, frozenset[str]], Plan]
 
 
 PLANNING = 20.0  # s that rank 0 may take to plan beyond the deadline of a wait
-
-
-def check_can_leave(plan: Plan, what: str, nearest: str) -> None:
-    """Refuse to leave a plan whose unsent gradients no other plan can take over."""
-    for launch in plan.launches:
-        if not find_method(launch.method).measurable:
-            raise CommschedError(
-                f"{what}: launch {launch.name!r} has method {launch.method!r}, whose unsent"
-                f" gradients no other plan can take over; nearest: {nearest}"
-            )
 
 
 class Changes:
@@ -156,7 +146,7 @@ class Changes:
 
         The next gradients include those that the old launches have not sent.
         """
-        check_can_leave(self._engine.plan, "another plan", "begin with a plan of another method")
+        check_can_leave(self._engine.plan.launches, "another plan", "begin with another method")
         self._drain(step)
         agree.check_plan(plan, self._comm)
         kept = self._engine.follow(plan, step)

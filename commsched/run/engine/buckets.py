@@ -1,6 +1,6 @@
 """A rank's buckets: their memory, and an action for each part of an operation."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf, isfinite
 from typing import Any, NamedTuple, Protocol
@@ -376,16 +376,13 @@ class Buckets:
         for launch, state in known.values():
             if "lost" in state and find_method(launch.method).keeps:
                 put_back(plan, launch, state["lost"], found)
-        self.expect(waiting.union(found))
-        return found
-
-    def expect(self, tensors: Collection[str]) -> None:
-        """Expect that the next gradients of these tensors include what was not sent."""
+        waiting.update(found)
         self._joined = {
             i
-            for i, launch in enumerate(self._plan.launches)
-            if any(piece.tensor in tensors for piece in launch.pieces)
+            for i, launch in enumerate(plan.launches)
+            if any(piece.tensor in waiting for piece in launch.pieces)
         }
+        return found
 
 
 def _sharded(plan: Plan) -> set[int]:
