@@ -18,6 +18,7 @@ from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.planner.search.bound import lower_bound
 from commsched.planner.search.exact import exact
+from commsched.planner.search.improve import tidied
 from commsched.planner.search.problem import BASELINES, Problem
 from commsched.planner.search.timing import iteration
 from commsched.planner.space import Candidate, MethodChoice
@@ -63,6 +64,26 @@ def test_branch_and_bound_finds_the_optimum():
         if len(problem.units) == len(problem.tensors):
             assert found == pytest.approx(best, rel=1e-12)
         assert lower_bound(problem) <= found * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("lossy", [(), ("topk", "fp16")])
+def test_what_does_not_shorten_the_iteration_is_tidied_away(lossy):
+    request = Request(net=graph([30_000] * 9, seconds=1.0), machine=machine(2, 2), lossy=lossy)
+    problem = Problem(request)
+    for method in problem.prices.free:
+        first = Candidate(tuple(MethodChoice(b, method) for b in problem.tensors), late=False)
+        found = tidied(problem, first)
+        seconds = problem.evaluator.one(found)
+        assert seconds <= problem.evaluator.one(first) * (1 + 1e-8)
+        assert len(found.choices) <= 2  # the last one is all that compute does not hide
+        for k, (made, _) in enumerate(found.choices):
+            for other in problem.options(made):
+                choices = list(found.choices)
+                choices[k] = MethodChoice(made, other)
+                changed = replace(found, choices=tuple(choices))
+                if problem.prices.methods[other].lossless and changed != found:
+                    longer = problem.evaluator.one(changed) > seconds * (1 + 1e-9)
+                    assert longer or problem.effort(found) <= problem.effort(changed)
 
 
 def small(name: str, on: str) -> Request:

@@ -99,7 +99,7 @@ def least(search: Search, problem: Problem) -> float:
     names = [method.name for method in search.problem.prices.methods]
     return min(
         seconds
-        for seconds, candidate in search.found
+        for seconds, candidate, _ in search.found
         if {names[choice.method] for choice in candidate.choices} <= given
     )
 

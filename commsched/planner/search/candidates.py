@@ -2,16 +2,17 @@
 
 The first candidate comes from closed forms at once. Then follow dynamic programming over bucket
 boundaries in two orders, improvement by single changes, and all baselines; small instances are
-solved exactly. The best few candidates are simulated and the fastest wins, so that the plan is
-never slower than a baseline. A search with a time limit simulates dense plans, the first
-candidate and near baselines before, keeps time for its last simulations, and returns only what it
-has simulated. If the machine file records held-out errors, the search picks, among candidates of
-similar predicted time, the one least sensitive to them.
+solved exactly. The best few candidates are simulated and the fastest wins, of equal ones that of
+the least effort, so that the plan is never slower than a baseline. A search with a time limit
+simulates dense plans, the first candidate and near baselines before, keeps time for its last
+simulations, and returns only what it has simulated. If the machine file records held-out errors,
+the fastest is the one expected to be so with errors like those.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import takewhile
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,7 +26,14 @@ from commsched.planner.search.fit_memory import fit_memory
 from commsched.planner.search.improve import GAIN, SAME, improved, tidied
 from commsched.planner.search.order import by_priority
 from commsched.planner.search.prices import PriceTables
-from commsched.planner.search.problem import BASELINES, NO_SEARCH, Narrower, Placed, Problem
+from commsched.planner.search.problem import (
+    BASELINES,
+    NO_SEARCH,
+    Effort,
+    Narrower,
+    Placed,
+    Problem,
+)
 from commsched.planner.search.risk import Risk
 from commsched.planner.search.rivals import (
     LONG,
@@ -50,6 +58,14 @@ FINE = 1e-6  # share that a change has to save where a baseline is ahead
 IDEAL = 1e-6  # share of the floor that a simulated iteration may be above it
 
 
+class Offer(NamedTuple):
+    """A candidate of a search, s of its iteration by the fast evaluation, and its effort."""
+
+    seconds: float
+    candidate: Candidate
+    effort: Effort
+
+
 class Search:
     """The candidates found so far; an interrupt at any moment leaves them whole."""
 
@@ -71,7 +87,7 @@ class Search:
         self.narrower = narrower
         self.quick = Problem(request, quick=True, kept=kept, tables=self.tables)
         self.problem = self.quick
-        self.found: list[tuple[float, Candidate]] = []  # by the fast evaluation, the best first
+        self.found: list[Offer] = []  # by the fast evaluation, the best first
         self.rivals: list[tuple[float, Candidate]] = []  # baselines
         self.floor = self.quick.clock.floor(request.net.numel)
         self.simulated: tuple[Candidate | None, float] = None, 0.0  # the last leader, and its s
@@ -141,7 +157,8 @@ class Search:
         """Note a candidate."""
         seconds = self.problem.evaluator.one(candidate)
         better = not self.found or seconds < self.least * (1 - SAME)
-        self.found = sorted([*self.found, (seconds, candidate)], key=lambda entry: entry[0])
+        offered = Offer(seconds, candidate, self.problem.effort(candidate))
+        self.found = sorted([*self.found, offered], key=lambda offer: offer.seconds)
         self.reserve = self.trials.reserve(len(self.leader.choices))
         if better and self.request.report is not None:
             self.request.report(what, seconds)
@@ -149,13 +166,14 @@ class Search:
     @property
     def least(self) -> float:
         """Seconds of the best candidate."""
-        return self.found[0][0]
+        return self.found[0].seconds
 
     @property
     def leader(self) -> Candidate:
-        """The best candidate; of equal ones that of the fewest launches."""
-        same = [c for seconds, c in self.found if seconds <= self.least * (1 + SAME)]
-        return min(same, key=lambda candidate: len(candidate.choices))
+        """The best candidate; of equal ones that of the least effort."""
+        limit = self.least * (1 + SAME)
+        same = takewhile(lambda offer: offer.seconds <= limit, self.found)
+        return min(same, key=lambda offer: offer.effort).candidate
 
     def done(self) -> bool:
         """Whether the time is up, or no iteration can be shorter."""
@@ -184,8 +202,8 @@ class Search:
     def _run(self) -> None:
         whole = Problem(self.request, kept=self.kept, tables=self.tables, check=self._check)
         first = whole.moved(self.first, self.quick)
-        seconds = whole.evaluator.one(first)
-        self.problem, self.found = whole, [(seconds, first)]
+        self.problem = whole
+        self.found = [Offer(whole.evaluator.one(first), first, whole.effort(first))]
         if self.request.bucket is not None:
             self._improve(self.leader, methods_only=True)
             return
@@ -233,7 +251,7 @@ class Search:
         if self.doubt is None or self.over():
             return
         careful = self.problem.lasting(self.doubt.mean)
-        found = [c for _, c in self.found if len(c.choices) <= LONG]
+        found = [o.candidate for o in self.found if len(o.candidate.choices) <= LONG]
         first = min(found, key=careful.evaluator.one, default=self.leader)
         self.offer(tidied(careful, improved(careful, first, self.over)), "careful")
 
@@ -305,12 +323,12 @@ class Search:
 
     def _finalists(self) -> list[Candidate]:
         """The leader, and of the candidates with few launches the best, errors counted."""
-        few = [entry for entry in self.found if len(entry[1].choices) <= MANY]
-        ordered = [candidate for _, candidate in few]
+        few = [offer for offer in self.found if len(offer.candidate.choices) <= MANY]
+        ordered = [offer.candidate for offer in few]
         if self.doubt is not None:
-            near = [entry for entry in few if entry[0] <= NEAR * self.least]
-            longer = [s + self._extra(Placed(self.problem, candidate)) for s, candidate in near]
-            ordered = [near[k][1] for k in np.argsort(longer, kind="stable").tolist()]
+            near = [o for o in few if o.seconds <= NEAR * self.least]
+            longer = [o.seconds + self._extra(Placed(self.problem, o.candidate)) for o in near]
+            ordered = [near[k].candidate for k in np.argsort(longer, kind="stable").tolist()]
         found = [self.leader]
         for candidate in ordered:
             if len(found) < FINAL and candidate not in found:
@@ -336,7 +354,7 @@ class Search:
         """The best candidate, by simulation where there are several; its simulated s.
 
         If the machine records held-out errors, it is the candidate with the least expected
-        iteration among those that are no slower than any baseline.
+        iteration: baselines are among them. Of equal ones it is that of the least effort.
         """
         if self.early and self.stopped:  # perhaps before anything was found
             seconds, chosen = self.trials.best
@@ -367,14 +385,12 @@ class Search:
         for seconds, candidate in self.rivals:
             if seconds <= simulated_up_to(self.problem, candidate) * reach:
                 time(candidate)
-        rivals = [Placed(self.problem, candidate) for _, candidate in self.rivals]
-        rivals += [t.placed for t in self.early if t.placed.candidate is not self.first]
-        rivals += self.untried
-        shortest = min(trial.seconds for trial in timed)
-        baseline = min([t.seconds for t in timed if t.placed in rivals], default=np.inf)
-        limit = min(shortest * self._play, max(baseline, shortest)) * (1 + SAME)
+        limit = min(trial.seconds for trial in timed) * self._play * (1 + SAME)
         allowed = [trial for trial in timed if trial.seconds <= limit]
-        seconds, chosen = min(allowed, key=lambda trial: trial.seconds + self._extra(trial.placed))
+        expected = [trial.seconds + self._extra(trial.placed) for trial in allowed]
+        near = min(expected) * (1 + GAIN)
+        same = [trial for s, trial in zip(expected, allowed, strict=True) if s <= near]
+        seconds, chosen = min(same, key=lambda trial: trial.placed.effort)
         return chosen, seconds
 
     @property

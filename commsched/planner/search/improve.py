@@ -1,6 +1,6 @@
 """Improvement of a candidate: every single change, and pairs of neighbours, until none helps."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -48,27 +48,45 @@ def improved(
 
 
 def tidied(problem: Problem, first: Candidate) -> Candidate:
-    """Merge neighbouring launches wherever the iteration does not change."""
+    """Take less effort, fewer launches first, wherever the iteration does not change."""
     best, limit = first, problem.evaluator.one(first) * (1 + SAME)
-    while True:
-        merges = [
-            Change(k, k + 2, (MethodChoice(bucket((*a.bucket.units, *b.bucket.units)), a.method),))
-            for k, (a, b) in enumerate(pairwise(best.choices))
-            if not (a.bucket.forced or b.bucket.forced)
-        ]
-        merges = [change for change in merges if problem.allows(change.choices[0])]
-        if not merges:
-            return best
-        found = evaluated(problem, best, merges)
-        free: list[Change] = []
-        for change, seconds in zip(merges, found.tolist(), strict=True):
+    while (fewer := _freely(problem, best, _merges(best.choices), limit)) is not None:
+        best = fewer
+    return _freely(problem, best, _shorter(problem, best.choices), limit) or best
+
+
+def _freely(
+    problem: Problem, base: Candidate, every: Iterable[Change], limit: float
+) -> Candidate | None:
+    """A candidate with the first of the changes that leave the iteration within `limit` s."""
+    changes = [change for change in every if all(map(problem.allows, change.choices))]
+    free: list[Change] = []
+    if changes:
+        found = evaluated(problem, base, changes)
+        for change, seconds in zip(changes, found.tolist(), strict=True):
             if seconds <= limit and (not free or free[-1].stop <= change.start):
                 free.append(change)
-        while free and problem.evaluator.one(_with(best, free)) > limit:
-            free = free[: len(free) // 2]
-        if not free:
-            return best
-        best = _with(best, free)
+    while free and problem.evaluator.one(_with(base, free)) > limit:
+        free = free[: len(free) // 2]
+    return _with(base, free) if free else None
+
+
+def _merges(choices: Sequence[MethodChoice]) -> Iterator[Change]:
+    for k, (a, b) in enumerate(pairwise(choices)):
+        if not (a.bucket.forced or b.bucket.forced):
+            both = bucket((*a.bucket.units, *b.bucket.units))
+            yield Change(k, k + 2, (MethodChoice(both, a.method),))
+
+
+def _shorter(problem: Problem, choices: Sequence[MethodChoice]) -> Iterator[Change]:
+    """For each launch lossless methods that are shorter, or if it is lossy; the shortest first."""
+    methods = problem.prices.methods
+    for k, seconds in enumerate(problem.alone([choice.bucket for choice in choices])):
+        made, now = choices[k]
+        for other in sorted(problem.options(made), key=seconds.__getitem__):
+            less = seconds[other] < seconds[now] or not methods[now].lossless
+            if less and methods[other].lossless:
+                yield Change(k, k + 1, (MethodChoice(made, other),))
 
 
 def applied(

@@ -38,6 +38,14 @@ Baseline = Callable[["Problem"], Candidate]
 BASELINES: Registry[Baseline] = Registry("baseline planner", "commsched.planner.baselines")
 
 
+class Effort(NamedTuple):
+    """What a candidate costs beside its iteration, the dearest first."""
+
+    lossy: int  # launches
+    launches: int
+    seconds: float  # of all exchanges, votes and coding
+
+
 class Problem:
     """What planners search in; `quick` prices by closed forms only, and fewer methods.
 
@@ -198,6 +206,14 @@ class Problem:
                 table[where, method] = rows.seconds.sum(axis=(0, 1))
         return table
 
+    def effort(self, candidate: Candidate) -> Effort:
+        """What decides between candidates of equal iterations."""
+        methods = [self.prices.methods[choice.method] for choice in candidate.choices]
+        made = [choice.bucket for choice in candidate.choices]
+        rows = self.prices.rows(made, [choice.method for choice in candidate.choices], 0.0)
+        lossy = sum(not method.lossless for method in methods)
+        return Effort(lossy, len(methods), float(rows.seconds.sum()))
+
     def uniform(self, made: Iterable[Bucket], late: bool) -> Candidate:
         """Every bucket by the library's own all-reduce."""
         return Candidate(tuple(MethodChoice(b, self.library(b)) for b in made), late)
@@ -235,6 +251,11 @@ class Placed(NamedTuple):
 
     problem: Problem
     candidate: Candidate
+
+    @property
+    def effort(self) -> Effort:
+        """See `Problem.effort`."""
+        return self.problem.effort(self.candidate)
 
     @property
     def names(self) -> set[str]:
