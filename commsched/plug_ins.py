@@ -16,6 +16,10 @@ _loaded: set[str] = set()
 _importing: list[str] = []  # the names of the plug-ins that are being imported, outermost first
 
 
+class PlugInError(CommschedError):
+    """A plug-in cannot be imported."""
+
+
 def use(path: str) -> None:
     """Load one more file wherever plug-ins are looked for, also in processes started later."""
     os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*_files(), str(Path(path).resolve())]))
@@ -26,7 +30,11 @@ def load() -> None:
     for path in _files():
         if path not in _loaded:
             _loaded.add(path)  # before the import, which may ask a registry in its turn
-            _import(Path(path))
+            try:
+                _import(Path(path))
+            except PlugInError:
+                _loaded.discard(path)
+                raise
 
 
 def load_installed() -> None:
@@ -53,9 +61,9 @@ def _errors_of(name: str) -> Iterator[None]:
     try:
         yield
     except CommschedError as error:
-        raise CommschedError(f"plug-in {name}: {error}") from error
+        raise PlugInError(f"plug-in {name}: {error}") from error
     except Exception as error:
-        raise CommschedError(
+        raise PlugInError(
             f"plug-in {name} cannot be imported: {type(error).__name__}: {error}"
         ) from error
     finally:

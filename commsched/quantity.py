@@ -55,7 +55,7 @@ SIZE = Kind(
 RATE = Kind(
     "a rate",
     "25 Gbit/s",
-    _prefixed(("bit", "bits", "bit/s", "bits/s", "b/s", "bps"), 1 / 8)
+    _prefixed(("bit", "bits", "bit/s", "bits/s", "b/s", "bps"), 1 / 8, binary=True)
     | _prefixed(tuple(f"{name}{per}" for name in BYTES for per in ("/s", "ps")), 1.0, binary=True)
     | {"gbps": 1e9 / 8, "mbps": 1e6 / 8, "kbps": 1e3 / 8},
 )

@@ -8,6 +8,7 @@ from typing import TypeVar
 from commsched import plug_ins
 from commsched.errors import CommschedError
 from commsched.nearest import nearest
+from commsched.plug_ins import PlugInError
 
 T = TypeVar("T")
 Maker = Callable[[list[str]], T]  # from the parameters behind a family's name
@@ -63,6 +64,11 @@ class Registry(Mapping[str, T]):
 
         return register
 
+    def canonical(self, name: str) -> str:
+        """Return what a family's bare name stands for, and another name as it is."""
+        self._load()
+        return self._families[name][0] if name in self._families else name
+
     def _find(self, name: str) -> T | None:
         """The plug-in of that name, also of an installed package if nothing else has it."""
         found = self._known(name)
@@ -92,11 +98,11 @@ class Registry(Mapping[str, T]):
     def _load(self) -> dict[str, T]:
         if not self._loaded:
             self._loaded = True
-            plug_ins.load()
             for package in self.packages:
                 path = importlib.import_module(package).__path__
                 for module in sorted(m.name for m in pkgutil.iter_modules(path)):
                     importlib.import_module(f"{package}.{module}")
+            plug_ins.load()  # which may ask for what we ship
         return self._items
 
     def __getitem__(self, name: str) -> T:
@@ -110,6 +116,8 @@ class Registry(Mapping[str, T]):
     def __contains__(self, name: object) -> bool:
         try:
             return isinstance(name, str) and self._find(name) is not None
+        except PlugInError:  # whatever was asked
+            raise
         except CommschedError:
             return False
 

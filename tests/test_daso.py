@@ -108,6 +108,19 @@ def test_a_plateau_halves_the_local_skip_and_the_end_of_all_skips_sets_it():
 
 
 @given(
+    skip=st.integers(1, 40),
+    wait=st.integers(1, 40),
+    most=st.integers(1, 64),
+    losses=st.lists(st.floats(0.1, 10.0), max_size=30),
+)
+def test_an_exchange_is_merged_before_the_next_one_whatever_the_losses(skip, wait, most, losses):
+    control = Plateau(skip=skip, wait=min(wait, skip), local=0, most=most, patience=0)
+    for loss in losses:
+        control = control.after(loss)
+        assert 0 <= control.wait <= control.skip
+
+
+@given(
     batches=st.integers(1, 12),
     warmup=st.integers(0, 2),
     gs=st.integers(0, 5),

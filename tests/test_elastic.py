@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from commsched.run.job.elastic import kept_step
+from commsched.run.job.elastic import NOTES, kept_step
 from tests.support.jobs import Ended
 from tests.support.supervised import Supervised, counting
 
@@ -19,7 +19,7 @@ def ended(folder, how: str, *options: str) -> Ended:
         done = job.wait(SECONDS)
         assert job.left() == {}
     assert "Traceback" not in done.output
-    assert not (folder / "ranks").exists()
+    assert not (folder / NOTES).exists()
     return done
 
 

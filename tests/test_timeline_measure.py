@@ -211,7 +211,7 @@ def test_golden_table():
         == """\
 plan h, 2 ranks
 predicted: median of 2 of 4 steps; 800 B sent per rank and step
-measured: mean of 2 of 4 steps, no two alike; 800 B sent per rank and step
+measured: mean of 2 of 4 steps, whose operations do not repeat; 800 B sent per rank and step
 
 per step, in ms        predicted  measured  difference    error
 iteration               5000.000  4000.000   +1000.000   +25.0%

@@ -82,6 +82,9 @@ def test_what_is_changed_is_changed_in_the_tree() -> None:
     faster = changed(FOUR, ["nic=100 Gbit/s"])
     assert faster.levels[2].link.per_byte == pytest.approx(8e-11)
     assert faster.levels[2].nic is not None
+    assert FOUR.between.per_byte / faster.between.per_byte == pytest.approx(
+        FOUR.levels[3].link.per_byte / faster.levels[3].link.per_byte
+    )
 
 
 @pytest.mark.parametrize(

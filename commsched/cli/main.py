@@ -45,8 +45,7 @@ def _main(argv: Sequence[str] | None) -> int:
             unknown = ", ".join(map(repr, more))
             said = f"{unknown}: not understood; see 'commsched {words[0]} --help'"
             sys.exit(_report(CommschedError(said)))
-        if words[0] != "machine":  # which may change a machine's file in place
-            check_output(parsed)
+        check_output(parsed, in_place=("machine",) if words[0] == "machine" else ())
         if not parsed.of_all_ranks and _one_of_many() and not _first(words[0]):
             return 0
         said = "interrupted"

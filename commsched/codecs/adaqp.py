@@ -71,7 +71,7 @@ class AdaQP(Delivering):
         key, step = f"adaqp {start}", int(state.get("step", 0))
         since, kept = state.get(key, (0, None)) if self.stateful else (0, None)
         if kept is not None and len(kept) == len(rows) and since <= step < since + self._every:
-            return np.asarray(kept)
+            return on_host(kept)  # a checkpoint is restored to the device
         with np.errstate(invalid="ignore"):
             spread = rows.max(axis=1).astype(np.float64) - rows.min(axis=1)
         spread = on_host(spread)

@@ -15,6 +15,7 @@ from commsched.exchange.method import Ends, Phase, Pieces
 from commsched.exchange.payload import Payload
 from commsched.kernels.finite import cleared
 from commsched.kernels.merge import Listed, merged
+from commsched.kernels.modules import beside, module_of, on_host
 from commsched.schedule.rounds import Goal, Schedule
 
 
@@ -193,7 +194,8 @@ class GatheringEndpoint(Endpoint):
             return self._packets[first]
         packets = [self._packets[block].view(np.uint8) for block in range(first, stop)]
         lengths = np.array([len(p) for p in packets], np.int64).view(np.uint8)
-        return np.concatenate([lengths, *packets])
+        module = module_of(packets[0])
+        return module.concatenate([beside(lengths, packets[0]), *packets])
 
     def add(self, first: int, stop: int, packet: Array) -> None:
         raise AssertionError("a gathering schedule does not add")
@@ -204,7 +206,8 @@ class GatheringEndpoint(Endpoint):
             return
         count = stop - first
         size = len(packet)
-        lengths = packet[: 8 * count].view(np.int64) if size >= 8 * count else np.array([-1])
+        head = on_host(packet[: 8 * count]) if size >= 8 * count else np.array([-1])
+        lengths = head.view(np.int64)
         ends = 8 * count + np.cumsum(lengths)
         if (lengths < 0).any() or ends[-1] != size:
             raise CommschedError(f"a message of {size} B does not hold {count} packets")

@@ -15,6 +15,7 @@ from commsched.errors import CommschedError
 from commsched.exchange.method import Method, Phase, copy_seconds
 from commsched.exchange.pair import route
 from commsched.exchange.payload import FREE, Payload
+from commsched.kernels.device import numbers
 from commsched.kernels.modules import module_of, on_host
 from commsched.machine.model import CodecRate, Device, Group
 from commsched.net.bucket import BucketSpec, Slots
@@ -131,13 +132,13 @@ class ToExperts(Method):
         if len(packet) < size:
             raise CommschedError(f"a packet of {len(packet)} B does not hold {len(rows)} counts")
         # A received packet may begin anywhere in memory.
-        rows[:, 0] = module.ascontiguousarray(packet[:size]).view(np.float32)
+        rows[:, 0] = numbers(packet[:size], np.float32)
         counts = on_host(rows[:, 0])
         if not ((counts >= 0) & (counts <= slots.slots)).all():
             raise CommschedError(f"a packet has rows of other than 0 to {slots.slots} tokens")
         values = module.empty(int(counts.sum()) * slots.width, np.float32)
         if len(values):
-            self.codec.decode(module.ascontiguousarray(packet[size:]), values)
+            self.codec.decode(numbers(packet[size:], np.uint8), values)
         at = 0
         for row, n in zip(rows, counts.astype(np.int64).tolist(), strict=True):
             row[1 : 1 + n * slots.width] = values[at : at + n * slots.width]

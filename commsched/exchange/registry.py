@@ -32,16 +32,16 @@ def find_method(name: str) -> Method:
     if name.startswith(TO_EXPERTS):
         return find_to_experts(name)
     collective, plus, codec = name.partition("+")
+    if plus and collective in COLLECTIVES:
+        return Pair(collective, codec)
     if plus and (collective.partition(":")[0] in METHODS or collective in METHODS):
         return Sparsified(METHODS[collective], codec)
     if plus:
-        if collective not in COLLECTIVES:
-            near = nearest(collective, [*COLLECTIVES, *sparse_sums()])
-            raise CommschedError(
-                f"no collective named {collective!r}; known: {', '.join(COLLECTIVES)}; sparse sums"
-                f" that may follow a selection: {', '.join(sparse_sums())}{near}"
-            )
-        return Pair(collective, codec)
+        near = nearest(collective, [*COLLECTIVES, *sparse_sums()])
+        raise CommschedError(
+            f"no collective named {collective!r}; known: {', '.join(COLLECTIVES)}; sparse sums"
+            f" that may follow a selection: {', '.join(sparse_sums())}{near}"
+        )
     if name.partition(":")[0] in METHODS or name in METHODS:
         return METHODS[name]
     pairs = "COLLECTIVE+CODEC such as 'ring+dense'"

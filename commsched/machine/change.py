@@ -7,6 +7,7 @@ from typing import Any
 from commsched.errors import CommschedError
 from commsched.machine import file
 from commsched.machine.devices import accelerator
+from commsched.machine.level import place_of_node
 from commsched.machine.model import Machine, resized
 from commsched.quantity import RATE, Quantity
 from commsched.records import QUANTITIES
@@ -85,9 +86,12 @@ def _port(data: dict[str, Any], machine: Machine, value: str, where: str) -> Non
         share = machine.nic.per_byte / machine.between.per_byte
     said = f"set to {value}"
     data["nic"] |= {"bandwidth_GBps": rate, "source": said}
-    between["bandwidth_GBps"] = rate * share
-    between["source"] = f"bandwidth: {said}; before: {between['source']}"
-    between.pop("points_us", None)
+    above = data.get("levels", [])[place_of_node(machine.levels) + 2 :] if machine.levels else []
+    times = rate * share / between["bandwidth_GBps"]
+    for link in (between, *(level["link"] for level in above)):  # all leave a node by its port
+        link["bandwidth_GBps"] *= times
+        link["source"] = f"bandwidth: {said}; before: {link['source']}"
+        link.pop("points_us", None)
 
 
 def _field(data: dict[str, Any], key: str, value: str, where: str) -> None:

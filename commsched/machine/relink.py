@@ -74,7 +74,7 @@ def scaled_links(machine: Machine, factors: Mapping[str, float], source: str = "
         )
 
     def port(old: Nic, k: int) -> Nic:
-        wire = factor("bytes", k, PLACES[1])
+        wire = factor("bytes", k, PLACES[k > node])
         if wire == 1.0:
             return old
         return replace(old, per_byte=old.per_byte * wire, source=source or old.source)

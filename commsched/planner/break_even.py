@@ -14,6 +14,7 @@ from commsched.machine.model import Machine
 from commsched.machine.ports import Reach, reach
 from commsched.plan.model import Plan
 from commsched.planner.families import lossy, plan_with_verdict
+from commsched.planner.registry import FRAMES
 from commsched.planner.request import Request
 from commsched.planner.search.timing import iteration
 from commsched.text_table import table
@@ -118,7 +119,12 @@ def break_even(request: Request, gain: float = 0.01, say: Progress | None = None
 
 
 def check_break_even(request: Request) -> Reach:
-    """Refuse a request without lossy codecs or without ports; return the rates of its machine."""
+    """Refuse a request for which no plans are compared; return the rates of its machine."""
+    if request.strategy in {"auto", *FRAMES}:
+        raise CommschedError(
+            f"--break-even compares plans of methods; those of strategy {request.strategy!r} have"
+            " one each"
+        )
     if not lossy(request):
         raise CommschedError("--break-even needs --allow: lossy codecs whose gain is looked at")
     found = reach(request.machine)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from commsched.errors import CommschedError
+from commsched.exchange.registry import find_method
 from commsched.plan.model import Plan
 from commsched.planner import validate_request
 from commsched.planner.limits import error_budget
@@ -30,12 +31,14 @@ def make_plan(request: Request, planner: str = DEFAULT) -> Plan:
 
 
 def checked(request: Request, planner: str) -> Request:
-    """Refuse what cannot be planned; return the request with parameters of the right types."""
+    """Refuse what cannot be planned; return the request with types and names as plans have them."""
     validate_request.check(request)
     error_budget.check(request)
     PLANNERS[planner]  # an unknown one is refused before any work
     settings = STRATEGIES[request.strategy].settings(request.plan())
-    return replace(request, params={key: settings[key] for key in request.params})
+    params = {key: settings[key] for key in request.params}
+    force = {tensor: find_method(wanted).name for tensor, wanted in request.force.items()}
+    return replace(request, params=params, force=force)
 
 
 def accepted(request: Request, plan: Plan) -> Plan:

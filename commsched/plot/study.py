@@ -67,6 +67,10 @@ def draw(rows: Sequence[Row], path: str | Path, wanted: StudyPicture) -> None:
             raise CommschedError(f"no column {name!r}; known: {known}{nearest(name, KNOWN)}")
     if wanted.pareto:
         wanted = replace(wanted, x=wanted.pareto, y="step")
+    numbers = [wanted.value or wanted.y, *([wanted.x] * (wanted.break_even or bool(wanted.pareto)))]
+    for name in numbers:
+        if not KNOWN[name].number:
+            raise CommschedError(f"column {name!r} holds words, and numbers are drawn here")
     shown = [wanted.x, wanted.y, *filter(None, [wanted.value])]
     rows = [one for one in _priced(rows, wanted.prices) if all(there(one, name) for name in shown)]
     if not any(_chosen(one, wanted.where) for one in rows):
@@ -221,6 +225,9 @@ class _Drawing:
     def _panel(self, panel: Axes, rows: Sequence[Row]) -> dict[str, Any]:
         for edge in ("top", "right"):
             panel.spines[edge].set_visible(bool(self.wanted.value))
+        if not rows:  # nobody has asked for this net on this machine
+            panel.set_axis_off()
+            return {}
         if self.wanted.value:
             self._map(panel, rows)
             return {}

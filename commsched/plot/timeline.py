@@ -94,10 +94,10 @@ def draw(
         chosen = [chosen[-1]] * len(views)
     names = named(sides, style.names)
     layout = _layout(views, names, chosen, same_plan(sides), style)
-    if len(layout.lanes) > MOST_LANES:
+    if not 0 < len(layout.lanes) <= MOST_LANES:
         raise CommschedError(
-            f"one picture shows at most {MOST_LANES} streams, got {len(layout.lanes)}; draw fewer"
-            " ranks"
+            f"one picture shows 1 to {MOST_LANES} streams, got {len(layout.lanes)}; draw other"
+            " --ranks or --lanes"
         )
     text = title_of(sides, views, names, chosen) if style.title is None else style.title
     _written(layout, text, path, style)

@@ -92,10 +92,11 @@ def _columns(lines: Sequence[LogRow | HeldOutRow], what: str) -> tuple[Floats, F
 
 
 def _smooth(values: Floats) -> Floats:
-    """A mean over the last part of the steps; at first over those there are."""
+    """A mean over the last part of the steps, at first over those there are; NaN: no finite one."""
     sums = np.concatenate([[0.0], np.nancumsum(values)])
     there = np.concatenate([[0], np.cumsum(np.isfinite(values))])
     ends = np.arange(1, len(values) + 1)
     starts = np.maximum(0, ends - max(1, len(values) // WINDOW))
-    found: Floats = (sums[ends] - sums[starts]) / np.maximum(1, there[ends] - there[starts])
+    count = there[ends] - there[starts]
+    found: Floats = np.where(count > 0, (sums[ends] - sums[starts]) / np.maximum(1, count), np.nan)
     return found

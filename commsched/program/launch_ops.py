@@ -92,10 +92,14 @@ def launch_op(plan: Plan, index: int, kind: Kind, *after: After) -> Op:
 
 
 def teams_apart(plan: Plan, operations: Mapping[str, Op]) -> dict[str, Ints]:
-    """Return the team of every rank, (ranks,), for launches that each node does separately."""
-    node = np.array(plan.machine.node_of_rank, np.int64)
-    among = {i for i, launch in enumerate(plan.launches) if launch.among == "node"}
-    return {name: node for name, op in operations.items() if op.launch in among}
+    """Return the team of every rank, (ranks,), for launches that several teams do at a time."""
+    found = dict[int, Ints]()
+    for index, launch in enumerate(plan.launches):
+        if launch.among == "node" or launch.split > 1:
+            teams = plan.teams(launch)
+            found[index] = np.zeros(plan.machine.size, np.int64)
+            found[index][teams] = np.arange(len(teams))[:, np.newaxis]
+    return {name: found[op.launch] for name, op in operations.items() if op.launch in found}
 
 
 def exchange_ops(plan: Plan, index: int, before: After, own: Collection[Kind] = ()) -> list[Op]:

@@ -1,7 +1,7 @@
 """Read plans whose strategy and methods there are: plans that can be run, simulated and shown."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from commsched import shipped
 from commsched.errors import CommschedError
@@ -9,6 +9,15 @@ from commsched.exchange.registry import find_method
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.program.registry import STRATEGIES
+
+
+class Planned(Protocol):
+    """What has a plan: a `commsched.Plan`."""
+
+    model: Plan
+
+
+AnyPlan = Plan | str | Path | Planned
 
 
 def read_plan(path: str | Path) -> Plan:
@@ -25,8 +34,11 @@ def plan_from_data(data: Any, where: str) -> Plan:
     return _known(plan_file.from_data(data, where), where)
 
 
-def checked_plan(plan: Plan) -> Plan:
-    """Check a plan that a user's program built, as a plan file is checked."""
+def checked_plan(given: AnyPlan) -> Plan:
+    """Check a plan that a user's program gives, as a plan file is checked."""
+    if isinstance(given, str | Path):
+        return read_plan(given)
+    plan = given if isinstance(given, Plan) else given.model
     return plan_from_data(plan_file.to_data(plan), "plan")
 
 

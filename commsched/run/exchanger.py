@@ -17,7 +17,7 @@ from commsched.files import check_writable
 from commsched.kernels.modules import on_host
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op, Program, Role
-from commsched.program.read_plan import checked_plan, read_plan
+from commsched.program.read_plan import AnyPlan, checked_plan
 from commsched.program.registry import STRATEGIES
 from commsched.run.adapt.plan_switch import Changes, Replan
 from commsched.run.engine.board import WaitStatus
@@ -92,7 +92,7 @@ class Exchanger:
 
     def __init__(
         self,
-        plan: Plan | str | Path,
+        plan: AnyPlan,
         comm: MPI.Intracomm,
         *,
         timeline: str | Path | None = None,
@@ -123,7 +123,7 @@ class Exchanger:
         self._engine: Engine | None = None
         self._place, self._over = ON_HOST, False
 
-    def _checked(self, plan: Plan | str | Path) -> Plan:
+    def _checked(self, plan: AnyPlan) -> Plan:
         """Check what one rank can check without the others."""
         check_device(self._device)
         if not self._timeout > 0:
@@ -131,16 +131,15 @@ class Exchanger:
         for path in (self.timeline, self._record):
             if path is not None:
                 check_writable(path)
-        checked = checked_plan(plan) if isinstance(plan, Plan) else read_plan(plan)
+        checked = checked_plan(plan)
         check_strategy(checked, self._parameters is not None, self._replan is not None)
         return checked
 
     def __enter__(self) -> "Exchanger":
         if self._engine is not None:
             raise CommschedError("an Exchanger works in one with block only; create a new one")
-        plan = self._plan
+        plan, rank = self._plan, self._user_comm.rank
         self._measurement: Measurement | None = None
-        rank = self._user_comm.rank
         self._recording = Recording(self._record) if self._record and rank == 0 else None
         recorder = Recorder(rank)
         self._switch = sys.getswitchinterval()  # an engine shortens it
@@ -155,14 +154,14 @@ class Exchanger:
                 self._measurement = Measurement(plan, self._comm, self.timeline, header)
                 recorder = self._measurement.recorder
             dog.stage("making communicators")
-            source = Carrying(self._caller)
+            self._carrying = Carrying(self._caller)
             held = None if self._updates is None else Held(plan, self._parameters or {})
-            roles = Roles(source, held, self._updates)
+            roles = Roles(self._carrying, held, self._updates)
             self._engine = Engine(
                 *(plan, self._comm, roles, recorder, self._timeout), place=place, option="timeout"
             )
             self._engine.buckets.skips_overflow = self._skip_overflow
-            told = (source, self._measurement, self._replan)
+            told = (self._carrying, self._measurement, self._replan)
             self._changes = Changes(self._engine, self._comm, *told)
         self._lower(plan, self._since)
         self._engine.start()
@@ -249,8 +248,7 @@ class Exchanger:
         """
         engine = self._running()
         check_name(name, self._plan.net, self._places)
-        places, launches = self._places[name], self._plan.launches
-        step = self._handover.step
+        places, launches, step = self._places[name], self._plan.launches, self._handover.step
         self._handover.wait(name, [launches[place.launch].after for place in places])
         ends = [self._ends[place.launch] for place in places]
         missing = [end for end in ends if not engine.board.is_done(step, end)]
@@ -299,13 +297,13 @@ class Exchanger:
         self._lane.end_use(self._handover.step)
         self._lane.resume()
 
-    def follow(self, plan: Plan, why: str) -> None:
+    def follow(self, plan: AnyPlan, why: str) -> None:
         """Follow another plan of the same net, on all ranks together; nothing unsent is lost."""
         self._between("follow another plan")
-        plan = checked_plan(plan)
-        check_launches(plan)
-        self._changes.switch(plan, self._handover.step, why)
-        self._now_by(plan)
+        checked = checked_plan(plan)
+        check_launches(checked)
+        self._changes.switch(checked, self._handover.step, why)
+        self._now_by(checked)
 
     def _between(self, what: str) -> Engine:
         engine = self._running()
@@ -329,7 +327,8 @@ class Exchanger:
         """Return what the next step needs of those before, on this rank, between two steps."""
         engine = self._between("keep its state")
         engine.drain()
-        return {"step": self._handover.step + 1, "plan": engine.plan.hash, **engine.buckets.kept()}
+        kept = {"plan": engine.plan.hash, "carried": self._carrying.kept()}
+        return {"step": self._handover.step + 1, **kept, **engine.buckets.kept()}
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Go on after what `kept` returned on this rank, before the first `ready`."""
@@ -339,6 +338,7 @@ class Exchanger:
         if own != (here := engine.plan.hash) or not isinstance(step, int) or step < 0:
             raise CommschedError(f"the state belongs to plan {own[:12]}..., not to {here[:12]}...")
         engine.buckets.restore(kept)
+        self._carrying.restore(engine.plan, kept.get("carried", {}))
         self._handover.begin_at(step)
         engine.begin_at(step)
         self._changes.watch(step)

@@ -116,8 +116,9 @@ class ExchangeCosts:
         what: tuple[object, ...] = ()
         if self.plan.launches and not self._decisions:
             launch, content = self.plan.launches[op.launch], content_of(self.plan, op.launch)
-            method, who = method_at(launch.method, step).name, (op.team, op.root, launch.among)
-            what = method, content, op.phase, op.kind, self._limit, *who, launch.split
+            who = op.team, op.root, launch.among, launch.group, launch.split
+            method = method_at(launch.method, step).name
+            what = method, content, op.phase, op.kind, self._limit, *who
         if self._known is not None:
             first = start.min()
             apart = np.rint(np.stack([start - first, rest]) / SAME).astype(np.int64).tobytes()
@@ -126,7 +127,7 @@ class ExchangeCosts:
                 after, sent = self._known[key]
                 return Exchanged(first + after, sent)
         phase = None if op.kind is Kind.DECIDE else self.phase(op, step)
-        of_team = (self._of_team, (launch.group, *what)) if what else None
+        of_team = (self._of_team, what) if what else None
         found = exchanged(machine, phase, teams, start, rest, self._limit, of_team)
         if self._known is not None:
             self._known[key] = found.end - first, found.sent

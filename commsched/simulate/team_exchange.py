@@ -34,7 +34,8 @@ class ExchangeTeams(NamedTuple):
     ranks: Ints  # (teams, members)
     first: Group  # of the first team
     everyone: Group  # of all teams, one after the other
-    apart: bool = False  # each is priced alone, as other teams share its ports
+    kinds: tuple[tuple[Machine, Group], ...] = ()  # of teams that are priced alone; () if together
+    kind: Ints = np.zeros(1, np.int64)  # of each team
 
 
 @lru_cache(maxsize=2048)
@@ -48,10 +49,29 @@ def teams_of(plan: Plan, launch: int, number: int | None) -> ExchangeTeams:
         ranks = ranks[number : number + 1]
     if launch >= 0 and plan.launches[launch].split > 1:
         first = plan.team(ranks[0])
-        return ExchangeTeams(ranks, first, first, apart=True)
+        return ExchangeTeams(ranks, first, first, *_kinds(plan, ranks))
     if len(ranks) == 1 and ranks.size == plan.machine.size and (np.diff(ranks[0]) == 1).all():
         return ExchangeTeams(ranks, plan.machine.everyone, plan.machine.everyone)
     return ExchangeTeams(ranks, plan.team(ranks[0]), plan.team(ranks.ravel()))
+
+
+def _kinds(plan: Plan, ranks: Ints) -> tuple[tuple[tuple[Machine, Group], ...], Ints]:
+    """Return a team of each kind, with the machine as it sees it, and the kind of each team.
+
+    Teams are alike that lie alike on the nodes and have equal shares of their ports.
+    """
+    number: dict[object, int] = {}
+    kinds, kind = list[tuple[Machine, Group]](), list[int]()
+    for team in ranks:
+        group = plan.team(team)
+        on = alongside(plan.machine, group)
+        shape: object = group.nodes if on.overrides else group.members
+        key = group.ranks if group.levels else shape, on.nic
+        if key not in number:
+            number[key] = len(kinds)
+            kinds.append((on, group))
+        kind.append(number[key])
+    return tuple(kinds), np.array(kind, np.int64)
 
 
 @lru_cache(maxsize=2048)
@@ -91,7 +111,7 @@ def exchanged(
         votes = price.votes(machine, teams.first, start[0])
         return Exchanged(votes.end[np.newaxis], votes.sent[np.newaxis])
     payload, schedule, count = phase.payload, phase.schedule, len(start)
-    whole = count == 1 or not (teams.apart or schedule.library)
+    whole = count == 1 or not (teams.kinds or schedule.library)
     most = limit // count
     if whole and (count == 1 or moves_up_to(schedule, most) <= most):
         group = teams.first if count == 1 else teams.everyone
@@ -107,7 +127,11 @@ def exchanged(
         )
         return Exchanged(played.end.reshape(start.shape), played.sent.reshape(start.shape))
     known, key = ({}, None) if of_team is None else of_team
-    one = known.get(key) or _of_one(machine, phase, teams, limit)
+    one = known.get(key)
+    if one is None:
+        kinds, most = (teams.kinds, limit) if teams.kinds else (((machine, teams.first),), 0)
+        each = [_alone(phase, on, team, most) for on, team in kinds]
+        one = Exchanged(*(np.array(some)[teams.kind] for some in zip(*each, strict=True)))
     if key is not None:
         known[key] = one
     return Exchanged(
@@ -115,13 +139,13 @@ def exchanged(
     )
 
 
-def _of_one(machine: Machine, phase: Phase, teams: ExchangeTeams, limit: int) -> Exchanged:
-    """Price the exchange of one of several teams, whose members begin together: (1, members)."""
+def _alone(phase: Phase, machine: Machine, team: Group, limit: int) -> tuple[Floats, Floats]:
+    """Return s and B of each member of a team, which all begin together: (members,) each."""
     # Formulas take packets as equally long; where some are longer, the busiest rank counts.
-    most = limit if teams.apart and phase.payload.uneven else 0
-    start = np.zeros(teams.first.size)
-    played = price.exchange(phase.schedule, phase.payload, machine, teams.first, start, limit=most)
-    return Exchanged(played.end[np.newaxis], played.sent[np.newaxis])
+    most = limit if phase.payload.uneven else 0
+    start = np.zeros(team.size)
+    played = price.exchange(phase.schedule, phase.payload, machine, team, start, limit=most)
+    return played.end, played.sent
 
 
 @lru_cache(maxsize=64)

@@ -80,7 +80,7 @@ class _Priced(NamedTuple):
 
 
 class _Known:
-    """What is known of a machine's prices, for all nets."""
+    """What is known of a machine's prices, for all nets that compute on its cores, or do not."""
 
     def __init__(self) -> None:
         self.library = PriceTables()
@@ -151,7 +151,7 @@ def _share_of(machine: Machine, group: Group, taken: Algorithm) -> float:
 
 
 @lru_cache(maxsize=NEAR)
-def _known_of(place: tuple[str, ...]) -> _Known:
+def _known_of(place: tuple[str, ...], occupies_cores: bool) -> _Known:
     return _Known()
 
 
@@ -185,7 +185,7 @@ def prepare(cells: Iterable[Cell]) -> None:
             continue
         with suppress(CommschedError):  # which the cell's row says
             request = checked(cell.request(), cell.planner)
-            known = _known_of(cell.place)
+            known = _known_of(cell.place, request.net.occupies_cores)
             if _planned_here(cell, request) and LIBRARY not in request.without:
                 seen.add(cell.place)
                 problem = known.problem(cell, request, library=True)
@@ -201,7 +201,7 @@ def _place(machine: Machine) -> Row:
 
 def _numbers(cell: Cell, request: Request) -> Row:
     """Plan, and describe the plan."""
-    known = _known_of(cell.place)
+    known = _known_of(cell.place, request.net.occupies_cores)
     request = checked(request, cell.planner)
     priced = _priced(cell, request, known)
     plan = make_plan(request, cell.planner) if priced is None else priced.plan

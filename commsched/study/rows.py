@@ -86,9 +86,11 @@ def _whole(path: Path) -> list[Row] | None:
         return None
     content = files.read_bytes(path)
     whole = content.rfind(b"\n") + 1
+    torn = not whole and _line(COLUMNS).startswith(content)
+    rows = None if torn else read(path)  # which refuses what is no table
     if whole < len(content):
         os.truncate(path, whole)
-    return read(path) if whole else None
+    return rows
 
 
 def _line(cells: Sequence[Any]) -> bytes:

@@ -10,7 +10,7 @@ from commsched.arrays import Bools, Floats, Ints
 from commsched.errors import CommschedError
 from commsched.timeline import measure
 from commsched.timeline.attribute import Why, attribute
-from commsched.timeline.cycles import totals
+from commsched.timeline.cycles import cycle, totals, windows
 from commsched.timeline.header import fabric_differences
 from commsched.timeline.model import Timeline
 from commsched.timeline.spread import Interval, interval
@@ -193,8 +193,9 @@ def _median(values: Floats) -> float:
 
 
 def _busy(t: Timeline, keep: Bools) -> dict[str, float]:
-    per_step = measure.busy(t).mean(axis=0)[keep]  # (steps, streams)
-    return dict(zip(t.streams, np.median(per_step, axis=0).tolist(), strict=True))
+    per_step = measure.busy(t).mean(axis=0)[keep].T  # (streams, steps)
+    means = windows(per_step, cycle(t, keep))
+    return dict(zip(t.streams, np.median(means, axis=-1).tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)

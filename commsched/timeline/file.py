@@ -213,7 +213,9 @@ def read(path: str | Path, window: int = parts.WINDOW, decided: int | None = Non
     left = parts.find(path)
     if left and not Path(path).exists():
         return parts.read_parts(path, ended=False, window=window, decided=decided)
-    timeline = _streamed(path, window, decided) or from_text(files.read_text(path), str(path))
+    timeline = _streamed(path, window, decided)
+    if timeline is None:  # an empty one is false
+        timeline = from_text(files.read_text(path), str(path))
     if left and parts.newer(left, Path(path)):
         beside = parts.part_path(path, next(iter(left))).name
         later = f"{path}: a later run to this file did not end; its parts lie beside it as {beside}"
@@ -224,7 +226,8 @@ def read(path: str | Path, window: int = parts.WINDOW, decided: int | None = Non
 def from_text(text: str, where: str) -> Timeline:
     """Read the text of a timeline's file; `where` names the file in errors."""
     file = io.BytesIO(text.encode())
-    return _checked(_as_we_write_it(file, where, parts.WINDOW) or _strictly(text, where), where)
+    found = _as_we_write_it(file, where, parts.WINDOW)
+    return _checked(_strictly(text, where) if found is None else found, where)
 
 
 def _streamed(path: str | Path, window: int, decided: int | None) -> Timeline | None:
@@ -232,7 +235,7 @@ def _streamed(path: str | Path, window: int, decided: int | None) -> Timeline | 
         return None
     with files.unpacked(path) as file:
         found = _as_we_write_it(file, str(path), window, decided)
-    return found and _checked(found, str(path))
+    return None if found is None else _checked(found, str(path))
 
 
 def _checked(timeline: Timeline, where: str) -> Timeline:
@@ -279,6 +282,7 @@ def _skip(file: IO[bytes], window: int) -> bool:
     here, size = file.tell(), file.seek(0, os.SEEK_END)
     if size - here > window:
         file.seek(size - window)
+        file.readline()  # the rest of a line is no end of a piece
         if any(line == b"\n" for line in file):
             return True
     file.seek(here)

@@ -51,7 +51,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
         if self.cycle == 1:
             return f"median of {steps}"
         if len(self.iteration) == 1:
-            return f"mean of {steps}, no two alike"
+            return f"mean of {steps}, whose operations do not repeat"
         return f"median of cycles of {self.cycle} steps in {steps}"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from mpi4py import MPI
 
 from commsched.errors import CommschedError
-from commsched.plan.model import Plan
+from commsched.program.read_plan import AnyPlan
 from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
 from commsched.torch.arrays import device_of, share_stream
@@ -18,7 +18,7 @@ from commsched.torch.sync import Sync
 
 def attach(
     model: Any,
-    plan: Plan | str | Path,
+    plan: AnyPlan,
     comm: MPI.Intracomm | None = None,
     *,
     find_unused_parameters: bool = False,

@@ -2,7 +2,6 @@
 
 import gc
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from mpi4py import MPI
 from torch.nn.parallel import DistributedDataParallel
 
 from commsched.errors import CommschedError
-from commsched.plan.model import Plan
+from commsched.program.read_plan import AnyPlan
 from commsched.run.exchanger import Exchanger
 from commsched.torch.arrays import share_stream, tensor_of
 from commsched.torch.attach import started_by_mpi
@@ -19,7 +18,7 @@ from commsched.torch.script_end import ScriptEnd
 
 
 def hook(
-    plan: Plan | str | Path,
+    plan: AnyPlan,
     comm: MPI.Intracomm | None = None,
     *,
     timeout: float = 600.0,

@@ -15,6 +15,7 @@ from torch.optim.optimizer import (
 from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method
 from commsched.plan.model import Plan
+from commsched.program.read_plan import AnyPlan
 from commsched.program.registry import STRATEGIES
 from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
@@ -314,7 +315,7 @@ class Sync:
         """The plan that is followed now."""
         return self._exchanger.plan
 
-    def follow(self, plan: Plan, why: str) -> None:
+    def follow(self, plan: AnyPlan, why: str) -> None:
         """Follow another plan of the same net from the next step on; all ranks call it together."""
         self._exchanger.follow(plan, why)
         self._parameters = {n: self._parameters[n] for n in self._exchanger.names}

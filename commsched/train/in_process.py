@@ -59,6 +59,9 @@ class InProcessTraining:
         self._mails: dict[int, CodedMail] = {}
         self._done: set[Key] = set()
         self._overflow: dict[int, bool] = {}
+        self._reports: dict[int, int] = {}  # step -> ranks that have said whether it overflowed
+        flushes = isinstance(self._strategy, PipelineStrategy) and self._strategy.flushes
+        self._agree = flushes and settings.half and not self._strategy.decides
         self.sent = 0  # B handed over by all ranks so far
         for learner in self.learners:
             learner.report = self._report
@@ -66,6 +69,7 @@ class InProcessTraining:
 
     def _report(self, step: int, score: Score, overflow: bool) -> None:
         self._overflow[step] = self._overflow.get(step, False) or overflow
+        self._reports[step] = self._reports.get(step, 0) + 1
 
     def step(self, step: int) -> None:
         """Do all operations of a step on all ranks."""
@@ -93,7 +97,12 @@ class InProcessTraining:
         self._done.update((rank, step, op.name) for rank, op in zip(ranks, ops, strict=True))
 
     def _ready(self, rank: int, step: int, op: Op) -> bool:
-        """Tell whether the inputs of an operation are there; before the first step all are."""
+        """Tell whether the inputs of an operation are there; before the first step all are.
+
+        Stages update once all have said whether their 16-bit gradients overflowed.
+        """
+        if self._agree and op.kind is Kind.APPLY and self._reports.get(step, 0) < len(self._ranks):
+            return False
         return all(b > step or (rank, step - b, name) in self._done for name, b in op.after)
 
     def _members(self, rank: int, step: int, op: Op) -> Sequence[int]:

@@ -38,6 +38,7 @@ from commsched.train.sample_order import check_batch
 from commsched.train.samples import Data
 from commsched.train.schedules import CONSTANT, Schedule
 from commsched.train.training import Training, TrainOptions, is_watched
+from commsched.train.workers.daso import DasoWorker
 from commsched.train.workers.expert import ExpertWorker
 from commsched.train.workers.grid import GridWorker
 from commsched.train.workers.learner import Learner
@@ -52,7 +53,7 @@ from commsched.training_log import LogHeader, LogRow, TrainingLog
 # Strategy -> the worker that performs its programs, with arrays of a module.
 TRAINED: dict[str, Callable[[Assignment], Trainee]] = {
     "sync": Learner,
-    "daso": Learner,
+    "daso": DasoWorker,
     "shadow": ShadowWorker,
     "zero1": ShardedWorker,
     "zero2": ShardedWorker,
@@ -94,6 +95,7 @@ class TrainRequest:
     options: TrainOptions
     device: str  # "cpu" or "cuda"
     make: Make  # makes a plan if no file is given
+    made: Plan | None = None  # instead of a file, and of a new plan
     check: Callable[[Plan, int], None] | None = None  # refuses too many steps of a plan
     fits: Callable[[TrainableNet], None] = lambda _: None  # refuses a net that is too large
 
@@ -213,6 +215,8 @@ def _plan(
         return net_under_load(net, own, comm, place, wanted.options.timeout)
 
     def make() -> Plan:
+        if wanted.made is not None:
+            return wanted.made
         shared = AgreedPlan(wanted.batch, samples, comm)
         return profile_and_plan(graph, wanted.strategy, wanted.params, shared, wanted.make)
 

@@ -159,7 +159,7 @@ def _by_ranks(wanted: TrainRequest, plan: Plan) -> Trial | None:
     """Train with the ranks of this job; None on all but rank 0."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log.jsonl") if MPI.COMM_WORLD.rank == 0 else None
-        found = train_job(replace(wanted, plan=None, make=lambda *_: plan, log=log), False)
+        found = train_job(replace(wanted, plan=None, made=plan, log=log), False)
         if found is None or log is None:
             return None
         held_out = tuple(

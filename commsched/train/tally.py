@@ -7,7 +7,7 @@ from commsched.run.engine.board import Board
 from commsched.run.engine.step_gather import StepGather
 from commsched.train.forward_backward import Score
 
-REMEMBERED = 4  # steps
+REMEMBERED = 1024  # steps: more than any worker's scores may be late
 
 
 class Tally:

@@ -209,6 +209,26 @@ def test_a_state_goes_on_under_an_error_budget():
 
 
 @pytest.mark.groups(2)
+def test_a_state_between_a_change_of_plan_and_the_next_step_holds_what_was_not_sent():
+    methods = "all-gather+topk:0.2", "ring+dense"
+    lossy, dense = (make_plan(methods=[method], mean=False) for method in methods)
+    with Exchanger(lossy, WORLD) as exchanger:
+        sent = one_step(exchanger, 0, WORLD.rank)
+        exchanger.follow(dense, "test")
+        kept = deepcopy(exchanger.kept())
+        want = one_step(exchanger, 1, WORLD.rank)
+    both = {name: total(0, WORLD.size)[name] + total(1, WORLD.size)[name] for name in SHAPES}
+    equal({name: sent[name] + want[name] for name in SHAPES}, both)
+    with Exchanger(dense, WORLD) as again:
+        carried = kept["carried"]
+        wrong = kept | {"carried": {"elsewhere": next(iter(carried.values()))}}
+        refused(lambda: again.restore(wrong), "holds a gradient of elsewhere")
+        again.restore(kept)
+        equal(one_step(again, 1, WORLD.rank), want)
+        assert not again.kept()["carried"]
+
+
+@pytest.mark.groups(2)
 def test_spans_before_the_first_step_and_turns_after_another_plan_are_in_order(tmp_path):
     path = tmp_path / "t.json"
     plan = make_plan()

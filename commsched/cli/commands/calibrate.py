@@ -15,7 +15,9 @@ from commsched.cli.options import (
     json_path,
 )
 from commsched.cli.ranks import begin
+from commsched.errors import CommschedError
 from commsched.quantities import SECONDS
+from commsched.run.job.launcher import environment_rank
 
 if TYPE_CHECKING:
     from commsched.calibrate.from_runs import Fitted, Run
@@ -54,8 +56,12 @@ def add(commands: Commands) -> None:
 def calibrate(args: argparse.Namespace) -> None:
     """Measure, or fit to runs, and write the file on rank 0."""
     if vars(args)["from"]:
-        fit_to_runs(args)
+        if not environment_rank():
+            fit_to_runs(args)
         return
+    for name in ("plan", "machine", "set"):
+        if getattr(args, name):
+            raise CommschedError(f"--{name} is for --from, which names the timelines to fit to")
     begin(args)
     from commsched.calibrate.session import calibrate_file
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from commsched.cli.options import Commands, Flag, Option, add_command, json_file, output_file
 from commsched.cli.ranks import begin
+from commsched.errors import CommschedError
 
 EXAMPLE = """example:
   mpiexec -n 4 commsched capture train.py:build -o net.json
@@ -53,6 +54,9 @@ def capture(args: argparse.Namespace) -> None:
         "batch": args.batch,
         "find_unused_parameters": args.find_unused_parameters,
     }
+    if args.meta and (args.record or args.chain):
+        needs = "--record" if args.record else "--chain"
+        raise CommschedError(f"{needs} needs steps that are run; leave out --meta")
     with plain_streams():  # the script's output is its own
         if args.meta:
             said = model_file(args.script, args.output, **options)

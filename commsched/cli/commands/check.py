@@ -99,7 +99,9 @@ def _named(text: str) -> list[tuple[str, str]]:
                 f"{text} registers no collective and no codec; see 'commsched new --help'"
             )
         return found
-    found = [(kind, text) for kind, registry in KINDS.items() if text in registry]
+    found = [
+        (kind, registry.canonical(text)) for kind, registry in KINDS.items() if text in registry
+    ]
     if not found:
         near = nearest(text, [name for registry in KINDS.values() for name in registry])
         raise CommschedError(

@@ -4,6 +4,7 @@ import argparse
 import inspect
 from typing import TYPE_CHECKING
 
+from commsched import shipped
 from commsched.cli.options import Commands, Option, add_command, output_file
 from commsched.errors import CommschedError
 from commsched.nearest import nearest
@@ -61,6 +62,8 @@ def explain(args: argparse.Namespace) -> None:
         _draw(args, collective)
         return
     kinds = [kind for kind, registry in KINDS.items() if args.name in registry]
+    if not kinds and args.name in {*shipped.names("nets"), *shipped.names("machines")}:
+        raise CommschedError(f"{args.name} is a file; see 'commsched show {args.name}'")
     if not kinds:
         near = nearest(args.name, [name for registry in KINDS.values() for name in registry])
         raise CommschedError(f"nothing is called {args.name!r}; see 'commsched list'{near}")

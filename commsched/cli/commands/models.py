@@ -38,7 +38,7 @@ MAX_LAYERS = 10_000  # more would be a file of many megabytes
 
 
 OPTIONS = (
-    Flag("--json", "print the list, with sources, as JSON"),
+    Flag("--json", "print the list, with sources, or what was written, as JSON"),
     Option(
         "--transformer",
         "layers=N,hidden=N,heads=N[,sequence=N][,vocabulary=N][,batch=N]",
@@ -59,12 +59,12 @@ def models(args: argparse.Namespace) -> None:
     if (args.transformer is None) != (args.output is None):
         raise CommschedError("--transformer and -o belong together: the one needs the other")
     if args.transformer is not None:
-        write_transformer(args.transformer, args.output)
+        write_transformer(args.transformer, args.output, args.json)
     else:
         show(args.json)
 
 
-def write_transformer(text: str, path: Path) -> None:
+def write_transformer(text: str, path: Path, as_json: bool) -> None:
     """Write the net that `text`, such as `layers=2,hidden=64,heads=4`, describes."""
     import commsched.net.file
     from commsched.net.generate.transformer import gpt
@@ -73,6 +73,10 @@ def write_transformer(text: str, path: Path) -> None:
     name = path.name.removesuffix(".json")
     net = gpt(name, **sizes)
     commsched.net.file.write(path, net)
+    if as_json:
+        told = {"net": str(path), "layers": len(net.layers), "parameters": net.numel}
+        print(json.dumps(told, indent=1))
+        return
     print(f"{net.name}: {len(net.layers)} layers, {net.numel / 1e6:.1f} M parameters")
     print(f"written to {path}")
 

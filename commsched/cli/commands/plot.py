@@ -68,6 +68,8 @@ def plot(args: argparse.Namespace) -> None:
     asked = {"width": args.width, "height": args.height, "font": points, "title": args.title}
     looks = {what: value for what, value in asked.items() if value is not None}
     if study_picture.is_table(args.predicted):
+        if args.measured:
+            raise CommschedError(f"one table is drawn at a time, not {args.measured}, too")
         study_picture.draw(args.predicted, args.output, args, **looks)
     elif is_log(args.predicted):
         _trainings(args, looks)

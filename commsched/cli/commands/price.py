@@ -129,6 +129,7 @@ def _methods(args: argparse.Namespace, machine: "Machine") -> None:
 
         even = outpaced(spec, machine, args.break_even)
     if args.json:
+        priced = priced[: args.top]
         found = _data(args.numel, machine, priced, refused, hidden)
         print(json.dumps(found | ({"break_even": even.data()} if even else {}), indent=1))
         return

@@ -68,6 +68,10 @@ def sweep(args: argparse.Namespace) -> None:
     from commsched.study.run import run
 
     parquet = args.output.suffix.lower() == ".parquet"
+    if args.figure is not None:
+        from commsched.plot.picture import check_suffix
+
+        check_suffix(args.figure)  # before the work begins
     if parquet:
         rows.check_parquet()
     cells = _cells(args)
@@ -84,12 +88,12 @@ def sweep(args: argparse.Namespace) -> None:
             done = run(cells, table, executor, args.jobs)
     if parquet:
         rows.write_parquet(args.output, rows.read(table))
+    print(done.sentence())
+    print(f"written to {args.output}")
     if args.figure is not None:
         from commsched.plot.study import StudyPicture, draw
 
         draw(done.rows, args.figure, StudyPicture())
-    print(done.sentence())
-    print(f"written to {args.output}")
 
 
 def _check_size(args: argparse.Namespace, cells: "list[Cell]") -> None:

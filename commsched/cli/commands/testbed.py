@@ -214,10 +214,19 @@ def _job(words: Sequence[str]) -> argparse.Namespace | None:
             parser = argparse.ArgumentParser(exit_on_error=False)
             command.add(parser.add_subparsers())
             try:
-                return parser.parse_args(list(words[at + 1 :]))
+                return parser.parse_args(_without_plug_ins(words[at + 1 :]))
             except (argparse.ArgumentError, CommschedError, SystemExit):
                 return None
     return None
+
+
+def _without_plug_ins(words: Sequence[str]) -> list[str]:
+    """Return the words but for `--plugin FILE` and `--plugin=FILE`, which every command has."""
+    return [
+        word
+        for before, word in pairwise(["", *words])
+        if "--plugin" not in (before, word) and not word.startswith("--plugin=")
+    ]
 
 
 def _stamp(words: Sequence[str]) -> int | None:

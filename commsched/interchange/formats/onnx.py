@@ -241,7 +241,8 @@ def _batch(graph: Any, found: _Graph) -> int:
 
 def _times(layer: Layer, factor: float) -> Layer:
     """Scale the work of a layer to another batch, but not its parameters."""
-    fixed = sum(float(tensor.nbytes) for tensor in layer.tensors)
+    weights = sum(float(tensor.nbytes) for tensor in layer.tensors)
+    fixed = weights if weights <= layer.forward_bytes else 0.0  # rows of a table are not all of it
     moved = max(layer.forward_bytes - fixed, 0.0) * factor + fixed
     return Layer(
         name=layer.name,

@@ -59,6 +59,8 @@ def _promises(tables: Mapping[str, ConvergenceTable]) -> Iterator[str]:
 
 def _verdict(target: Target, table: ConvergenceTable) -> str:
     """Return a verdict; a bar that was missed at rates that were not tuned refutes nothing."""
+    if target.holds is None:
+        return "undecided"
     if target.holds:
         return "held"
     compared = [table.case(name) for name in target.cases]

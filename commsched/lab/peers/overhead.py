@@ -126,7 +126,8 @@ def _hidden_steps(comm: MPI.Intracomm, timeout: float) -> tuple[float, ...]:
     models = [_Hiding() for _ in range(3)]
     inputs = torch.randn(ROWS, WIDTH)
     plan = _planned(_captured(models[0], inputs, comm, 3), comm)
-    folder = Path(agree.gather_text(tempfile.mkdtemp(prefix="commsched-"), comm)[0])
+    made = tempfile.mkdtemp(prefix="commsched-") if comm.rank == 0 else ""
+    folder = Path(agree.gather_text(made, comm)[0])
     timeline = folder / "measured.json"
     syncs = [
         attach(models[1], plan, comm, timeout=timeout),

@@ -14,9 +14,9 @@ from commsched.lab.plug_in_laws import prices
 from commsched.lab.plug_in_laws.finding import Finding, Skipped, examined, require
 from commsched.machine.model import Group, Machine
 from commsched.net.bucket import BucketSpec
-from commsched.schedule.check import check
+from commsched.schedule.check import check, exclusive
 from commsched.schedule.registry import COLLECTIVES
-from commsched.schedule.rounds import Schedule
+from commsched.schedule.rounds import Goal, Schedule
 from commsched.schedule.text import dumps
 
 GRIDS = [*((1, size) for size in range(1, 18)), (2, 3), (3, 2), (2, 4), (4, 4), (3, 4), (5, 1)]
@@ -76,6 +76,9 @@ def _proof(name: str, groups: Sequence[Group]) -> str:
     made, refused = _schedules(name, groups)
     for _, schedule in made:
         check(schedule)
+        if schedule.goal is Goal.ALL_REDUCE and not (schedule.library or schedule.shared):
+            told = "several ranks add the same up, which merging with losses needs to know: say"
+            require(exclusive(schedule), f"{told} `shared=True`")
         if schedule.ranks == 1 and not schedule.library:
             require(not list(schedule.rounds()), "one rank has rounds, but nothing to exchange")
     return f"{made[0][1].goal} of {len(made)} of {len(groups)} groups{refused}"

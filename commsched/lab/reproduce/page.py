@@ -13,7 +13,7 @@ shares, measured sizes), one of {FORMULA:.0%} for printed formulas and for numbe
 from a paper, which the command shows in a table of their own. No input is taken from the row that
 it predicts; every input that a paper does not state is named, with the result under an alternative.
 This page is written by
-`commsched reproduce -o traces/reproduce && python plots/reproduce.py`.
+`commsched reproduce -o traces/reproduce; python plots/reproduce.py`.
 
 | paper | verdict |
 |---|---|

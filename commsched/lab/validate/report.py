@@ -128,6 +128,9 @@ class Bar(NamedTuple):
         return f"{self.what}: {shown(self.value)} ({', '.join(ends)}{why})"
 
 
+FEW = 10  # cells from which on a share of them may be in INSIDE
+
+
 def bars(rows: Sequence[Row]) -> list[Bar]:
     """Return the bars that apply to the rows."""
     cells = measured(rows)
@@ -136,7 +139,7 @@ def bars(rows: Sequence[Row]) -> list[Bar]:
         if inside := [row for row in cells if row.group == group]:
             found += _errors(summary(group, inside), limits, causes(inside))
     known = [row.inside for row in cells if row.inside is not None]
-    if known:
+    if len(known) >= FEW:
         what = "measured medians inside p10 to p90 of their predictions"
         found.append(Bar(what, float(np.mean(known)), *INSIDE))
     for row in cells:

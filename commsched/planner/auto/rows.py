@@ -170,9 +170,7 @@ def steps_of(plan: Plan) -> int:
 
 
 def _simulated(plan: Plan, known: Known) -> Times:
-    # What `Known` tells apart does not tell groups apart.
-    shared = None if any(launch.group for launch in plan.launches) else known
-    totals = simulate(plan, steps_of(plan), known=shared).totals
+    totals = simulate(plan, steps_of(plan), known=known).totals
     values = (totals.iteration, totals.exposed, totals.bubble, totals.sent)
     step, exposed, bubble, sent = (median(each) or 0.0 for each in values)
     return Times(step=step, exposed=exposed, bubble=bubble, sent=sent)

@@ -24,6 +24,7 @@ LONGER = (
 NO_TIME = "no time was left"
 SLOWER = "above the runner-up"
 HIDDEN = "above the best of the strategy, and not measured in learning"
+PARTS = 4  # of the time left; a candidate gets one while as many or more wait
 Say = Callable[[str], None]
 
 
@@ -55,7 +56,8 @@ class Search:
         self.rows: list[Row] = []
         self.left_out: list[LeftOut] = []
         self.stopped = False
-        self.over = Deadline(request.time_limit).over
+        self.deadline = Deadline(request.time_limit)
+        self.over = self.deadline.over
 
     def run(self) -> None:
         """Plan every candidate until the time is over; an interrupt keeps the rows so far.
@@ -89,7 +91,7 @@ class Search:
             else:
                 self._say(each, number, len(waiting))
                 with self._noted(each):
-                    self._try(each)
+                    self._try(each, len(waiting) - number)
 
     @contextmanager
     def _noted(self, candidate: Candidate) -> Iterator[None]:
@@ -141,12 +143,19 @@ class Search:
         if not self.unmeasured and learning(plan, batches).lost is None:
             self.hidden.add(candidate.words)
 
-    def _try(self, candidate: Candidate) -> None:
-        """Plan a candidate unless what it only saves is not needed."""
+    def _try(self, candidate: Candidate, waiting: int) -> None:
+        """Plan a candidate unless what it only saves is not needed.
+
+        It may take a part of the time left, so that the first of those waiting do not take all.
+        """
         spare = larger(candidate, dict(self.request.params))
         if spare is not None and spare in [one.candidate for one in self.rows]:
             return
-        found = row(self.request, candidate, self.planner, self.limit)
+        request = self.request
+        if request.time_limit is not None:
+            left = max(self.deadline.left(), 0.0)
+            request = replace(request, time_limit=left / min(waiting, PARTS))
+        found = row(request, candidate, self.planner, self.limit)
         self.rows.append(replace(found, refused=found.refused or self._refused(found)))
 
     def _legal(self) -> list[Row]:

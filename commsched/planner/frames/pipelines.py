@@ -176,7 +176,8 @@ def with_method(
             )
         for (other, *rest), found in known.items():
             assert isinstance(other, BucketSpec)
-            if tuple(rest) == key[1:] and 1 / ALIKE < other.numel / spec.numel < ALIKE:
+            alike = 1 / ALIKE < other.numel / spec.numel < ALIKE
+            if tuple(rest) == key[1:] and alike and (other.density < 1) == (spec.density < 1):
                 options = [find_method(name) for _, name in found[:NEAREST]]
         known[key] = cheapest(options, spec, on, group)
     return chosen(launch, known[key])

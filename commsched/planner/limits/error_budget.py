@@ -103,6 +103,14 @@ def check(request: Request) -> None:
             f"--force {name}={wanted}: the method {why}, but --max-error allows {budget:g};"
             f" nearest: {near!r} with {least:.2g}"
         )
+    methods, guard = [*request.methods(request.machine.everyone)], ErrorBudget(request)
+    for name, tensor in request.net.tensors.items():
+        if name not in request.force and not any(guard.tensor(m, tensor) for m in methods):
+            small = "--allow-small, or " if is_small(tensor.shape) and not request.small else ""
+            raise CommschedError(
+                f"no allowed method keeps tensor {name!r} within --max-error {budget:g}; nearest:"
+                f" {small}a lossless method, too, such as --method ring+dense"
+            )
 
 
 def nearest(request: Request, tensor: Tensor) -> tuple[str, float]:

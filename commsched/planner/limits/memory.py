@@ -91,7 +91,10 @@ def _sizes(request: Request) -> list[float | None]:
 
 
 def _sets(request: Request) -> Iterator[frozenset[str]]:
-    """Methods to do without: none, those that keep something, those of large packets, of most."""
+    """Methods to do without: none, those that keep something, those of large packets, of most.
+
+    Where all keep something, packets alone decide.
+    """
     spec = BucketSpec.uniform(max(request.net.numel, 1))
     group = request.machine.everyone
 
@@ -99,7 +102,8 @@ def _sets(request: Request) -> Iterator[frozenset[str]]:
         return launch_memory(method.name, spec, group)
 
     found = {method.name: of(method) for method in request.methods(group)}
-    packets = {name: one.waiting + one.received for name, one in found.items() if not one.alone}
+    frugal = {name: one for name, one in found.items() if not one.alone} or found
+    packets = {name: one.waiting + one.received for name, one in frugal.items()}
     least = min(packets.values(), default=0.0)
     yield request.without
     for limit in (math.inf, max(least, SHARE * 4.0 * spec.numel), least):

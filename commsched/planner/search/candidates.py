@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 
 from commsched.exchange.pair import LIBRARY
-from commsched.machine.trust import alike
 from commsched.planner.deadline import Deadline, OutOfTime
 from commsched.planner.request import Request
 from commsched.planner.search.dynamic import boundaries
@@ -95,8 +94,7 @@ class Search:
         self.untried: list[Placed] = []  # baselines that would have taken too long then
         self.reserve = 0.0  # s for the last simulations
         self._searching = False
-        held_out = alike(request.machine, request.net.occupies_cores)
-        self.doubt = Risk(held_out) if held_out else None
+        self.doubt = Risk.of(request)
         self.first = self._first()
 
     def _first(self) -> Candidate:
@@ -202,8 +200,8 @@ class Search:
     def _run(self) -> None:
         whole = Problem(self.request, kept=self.kept, tables=self.tables, check=self._check)
         first = whole.moved(self.first, self.quick)
-        self.problem = whole
-        self.found = [Offer(whole.evaluator.one(first), first, whole.effort(first))]
+        offer = Offer(whole.evaluator.one(first), first, whole.effort(first))
+        self.problem, self.found = whole, [offer]
         if self.request.bucket is not None:
             self._improve(self.leader, methods_only=True)
             return

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from commsched.planner.search.problem import Problem
+from commsched.planner.search.rivals import LONG
 from commsched.planner.space import Bucket, Candidate, MethodChoice, bucket
 
 STEPS = (1, 2, 4, 8, 16, 32)  # units that a boundary moves, and buckets that a launch moves
@@ -52,6 +53,8 @@ def tidied(problem: Problem, first: Candidate) -> Candidate:
     best, limit = first, problem.evaluator.one(first) * (1 + SAME)
     while (fewer := _freely(problem, best, _merges(best.choices), limit)) is not None:
         best = fewer
+    if len(best.choices) > LONG:
+        return best
     return _freely(problem, best, _shorter(problem, best.choices), limit) or best
 
 

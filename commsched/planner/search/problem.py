@@ -147,10 +147,12 @@ class Problem:
         return -1
 
     def moved(self, candidate: Candidate, other: "Problem") -> Candidate:
-        """A candidate of another problem of the same request, in this one's method numbers."""
-        names = [method.name for method in other.prices.methods]
-        choices = (MethodChoice(c.bucket, self.named(names[c.method])) for c in candidate.choices)
-        return Candidate(tuple(choices), candidate.late)
+        """A candidate of another problem, in this one's numbers; what it lacks: the cheapest."""
+        found = []
+        for made, method in candidate.choices:
+            number = self.named(other.prices.methods[method].name)
+            found.append(MethodChoice(made, number if number >= 0 else self.cheapest([made])[0]))
+        return Candidate(tuple(found), candidate.late)
 
     def options(self, made: Bucket) -> list[int]:
         """The methods that a bucket may have."""

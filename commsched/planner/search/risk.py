@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from commsched.machine.fabric import HeldOut
+from commsched.machine.trust import alike
+from commsched.planner.request import Request
 from commsched.planner.search.prices import PricedRows
 from commsched.planner.search.problem import Problem
 from commsched.planner.space import Candidate
@@ -34,6 +36,12 @@ class Risk:
         self._factors = np.array([1.0 / (1.0 + cell.error) for cell in ordered])
         self._count = min(NEAREST, len(ordered))
         self._draws: dict[int, Ints] = {}
+
+    @classmethod
+    def of(cls, request: Request) -> "Risk | None":
+        """The errors of a request's machine; None if its file records none."""
+        cells = alike(request.machine, request.net.occupies_cores)
+        return cls(cells) if cells else None
 
     def mean(self, rows: PricedRows) -> PricedRows:
         """Launches with the seconds that are expected of them."""

@@ -15,7 +15,8 @@ const state = {
 
 const least = (column) => column.reduce((a, b) => Math.min(a, b), Infinity);
 const most = (column) => column.reduce((a, b) => Math.max(a, b), -Infinity);
-const key = (rank, name, step) => (step * D.names.length + name) * D.ranks + rank;
+const RANKS = 1 + Math.max(...sides.map((S) => most(S.lanes.rank))); // of the larger side
+const key = (rank, name, step) => (step * D.names.length + name) * RANKS + rank;
 
 function decode(S) {
   const milliseconds = (v) => v === null ? NaN : v / 1e6, floats = (n) => new Float64Array(n), L = S.lanes;

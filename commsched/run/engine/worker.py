@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from commsched.arrays import Array
+from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method
 from commsched.exchange.rows import Part, Rows
 from commsched.exchange.sharded import own_places
@@ -230,6 +231,19 @@ class Carrying:
             for index, launch in enumerate(plan.launches)
             if any(piece.tensor in there for piece in launch.pieces)
         }
+
+    def kept(self) -> dict[str, Array]:
+        """Return what the next gradients include besides, (numel,) float32 by launch."""
+        launches = () if self._plan is None else self._plan.launches
+        return {launches[index].name: values for index, values in self._carried.items()}
+
+    def restore(self, plan: Plan, kept: Mapping[str, Array]) -> None:
+        """Go on with what `kept` returned under this plan; reject anything else."""
+        index = {launch.name: i for i, launch in enumerate(plan.launches)}
+        for name, values in kept.items():
+            if name not in index or values.shape != (plan.launches[index[name]].numel,):
+                raise CommschedError(f"the state holds a gradient of {name}, which is none of ours")
+        self._plan, self._carried = plan, {index[name]: kept[name] for name in kept}
 
 
 def _parts(plan: Plan, index: int, values: Array) -> dict[int, Part]:

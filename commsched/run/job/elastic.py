@@ -19,7 +19,7 @@ from commsched.run.job.start import end, started
 
 FOLDER = "COMMSCHED_ELASTIC"  # variable of supervised ranks: the folder of their checkpoints
 MANIFEST = "manifest.json"
-NOTES = "ranks"  # folder in that folder
+NOTES = ".ended"  # folder in that folder
 PAUSE = 1.0  # s before a restart that follows another without progress
 
 

@@ -12,9 +12,11 @@ class Plateau:
     """Steps between exchanges, until a merge, and between averages; updated after every epoch.
 
     A plateau: more than `patience` epochs without a loss below best (1 - 0.05). Then
-        skip > 1:  skip' = skip // 2,  wait' = max(1, wait - 1),  local' = max(1, local // 2)
+        skip > 1:  skip' = skip // 2,  wait' = min(skip', max(1, wait - 1)),
+                   local' = max(1, local // 2)
         skip = 1:  skip' = most,       wait' = most // 4,         local' = most // 4
-    and the count of epochs restarts; the best loss stays. A `local` of 0 stays.
+    and the count of epochs restarts; the best loss stays. A `local` of 0 stays. The published
+    wait' may be above skip', which would begin an exchange while the one before is under way.
     Source: Coquelin et al., arXiv 2104.05588; `local`: class DASO of Heat 1.9, dp_optimizer.py.
     """
 
@@ -33,7 +35,8 @@ class Plateau:
         if self.bad < self.patience:
             return replace(self, bad=self.bad + 1)
         if self.skip > 1:
-            skip, wait, local = self.skip // 2, max(1, self.wait - 1), max(1, self.local // 2)
+            skip, local = self.skip // 2, max(1, self.local // 2)
+            wait = min(skip, max(1, self.wait - 1))
         else:
             skip, wait, local = self.most, self.most // MOST_WAIT, max(1, self.most // MOST_WAIT)
         return replace(self, skip=skip, wait=wait, local=self.local and local, bad=0)

@@ -22,6 +22,7 @@ from commsched.train.optimizers import LossScale, find_optimizer
 from commsched.train.sample_order import batch_of, part_of
 
 AT_ONCE = 256  # samples that are scored together
+MOST_AHEAD = 64  # steps whose scores may be under way
 
 
 class Learner:

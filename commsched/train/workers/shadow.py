@@ -11,9 +11,7 @@ from commsched.program.model import Kind, Op
 from commsched.program.registry import STRATEGIES
 from commsched.train.assignment import Assignment
 from commsched.train.optimizers import LossScale
-from commsched.train.workers.learner import Learner, flat
-
-MOST_AHEAD = 64  # steps
+from commsched.train.workers.learner import MOST_AHEAD, Learner, flat
 
 
 class ShadowWorker(Learner):
