@@ -303,3 +303,23 @@ def test_a_machine_that_cannot_be_built_is_one_sentence(
 ) -> None:
     assert sentence in refused([*NEW, str(tmp_path / "m.json"), *words], capsys)
     assert not (tmp_path / "m.json").exists()
+
+
+def test_only_the_machine_file_may_be_written_over(tmp_path, capsys):
+    log, on = tmp_path / "log.txt", tmp_path / "m.json"
+    log.write_text("measured")
+    assert (
+        main(
+            [
+                "machine",
+                "new",
+                *["--nodes", "2", "--gpus", "2", "--gpu", "a100", "--net", "25Gbit/s", "-o"],
+                str(on),
+            ]
+        )
+        == 0
+    )
+    for word in (str(log), f"node={log}"):
+        assert main(["machine", "fit", word, "--machine", str(on), "-o", str(log)]) == 2
+        assert "is read by this command" in capsys.readouterr().err
+    assert log.read_text() == "measured"

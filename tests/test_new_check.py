@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from commsched.cli.main import main
+from commsched.coding.registry import CODECS
+from commsched.lab.plug_in_laws import codecs
 from tests.support.plug_in_room import room
 
 EXAMPLES = Path("examples")
@@ -141,3 +143,25 @@ def test_refusals_are_one_sentence(words, said, capsys):
     told = capsys.readouterr().err
     assert said in told
     assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["terngrad", "quant:8", "qsgd", "topk:1%", "binary-tree"])
+def test_what_is_shipped_obeys_all_laws_under_any_name(name, capsys):
+    assert main(["check", name, "--no-run"]) == 0, capsys.readouterr().out
+
+
+def test_a_codec_that_is_wrong_in_the_mean_says_that_it_is_unbiased(monkeypatch):
+    codec = CODECS["topk:0.1"]
+    monkeypatch.setattr(type(codec), "unbiased", True, raising=False)
+    with pytest.raises(Exception, match="unbiased, but the mean of 100 draws is off"):
+        codecs._bias(codec)
+
+
+@pytest.mark.parametrize("method", ["ring+dense", "zen"])
+def test_a_plug_in_that_is_not_there_is_named_whatever_is_asked(method):
+    words = ["price", "1e6", "--machine", "summit", "--method", method, "--plugin", "not.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "commsched", *words], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "not.py" in done.stderr

@@ -257,3 +257,13 @@ def test_one_rank_and_a_net_without_tensors_are_planned():
     layer = Layer(name="relu", forward=1e-3, backward=1e-3)
     net = Net(name="empty", layers=(layer,), source="test")
     assert make_plan(Request(net=net, machine=machine())).launches == ()
+
+
+@pytest.mark.parametrize("planner", ["best", "hipress", "ddp-25mb"])
+def test_a_method_that_is_forced_by_a_short_name_is_the_one_it_stands_for(planner):
+    force = {"l0.weight": "all-gather+topk", "l2.weight": "all-gather+qsgd"}
+    request = Request(net=graph([40_000] * 4), machine=machine(2, 2), force=force)
+    made = make_plan(request, planner)
+    found = {piece.tensor: each.method for each in made.launches for piece in each.pieces}
+    assert found["l0.weight"] == find_method("all-gather+topk").name
+    assert found["l2.weight"] == find_method("all-gather+qsgd").name

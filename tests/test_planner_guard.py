@@ -1,5 +1,6 @@
 """The error budget of a plan: measured errors, tensors that stay dense, wishes beyond it."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -15,6 +16,7 @@ from commsched.net.bucket import BucketSpec
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.sparsity import Sparsity
 from commsched.planner.make_plan import make_plan
+from commsched.planner.only_methods import only
 from commsched.planner.registry import PLANNERS
 from commsched.planner.request import Request
 from tests.support import sampling
@@ -136,3 +138,10 @@ def test_the_squares_of_what_is_left_are_those_of_what_was_not_delivered(seed, n
         left = wanted - state["result"]
         expected = [np.sum(left[r] ** 2) for r in runs]
         assert np.allclose(after(state, runs), expected, rtol=1e-3, atol=1e-6)
+
+
+def test_a_tensor_that_no_allowed_method_keeps_within_the_budget_is_named_at_once():
+    request = only(Request(net=net(), machine=machine(2, 2), max_error=0.01), ["ring+fp16"])
+    with pytest.raises(CommschedError, match=r"keeps tensor 'l0\.bias'.*--allow-small, or"):
+        make_plan(request)
+    assert make_plan(replace(request, small=True)).launches

@@ -170,3 +170,9 @@ def test_a_share_of_a_codec_may_be_a_percentage() -> None:
     for name in ("topk:1%", "randomk:2.5%"):
         codec, _, percent = name.partition(":")
         assert CODECS[name].name == CODECS[f"{codec}:{float(percent[:-1]) / 100}"].name
+
+
+def test_binary_prefixes_of_bits_are_of_bits() -> None:
+    assert Quantity(kind=RATE).read("8 Gib/s", "x") == 2.0**30
+    with pytest.raises(CommschedError):
+        Quantity(kind=RATE).read("8 gib/s", "x")  # bits or bytes

@@ -17,7 +17,9 @@ from commsched.exchange.state import kept_of
 from commsched.kernels.hashing import Sets, index_sets
 from commsched.net.bucket import BucketSpec
 from commsched.plan import file as plan_file
+from commsched.planner.limits.memory import needed
 from commsched.planner.make_plan import make_plan
+from commsched.planner.only_methods import only
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
 from commsched.quantities import GIGABYTES
@@ -182,3 +184,13 @@ def test_sizes_are_those_of_the_types_of_the_net(tmp_path, capsys):
     assert f"{shown} of float16" in capsys.readouterr().out
     made = plan_file.read(tmp_path / "plan.json")
     assert STRATEGIES["sync"].memory(made).parameters == rows["gpt3-1.3b"]["gradient_bytes"]
+
+
+def test_methods_that_all_keep_something_fit_in_smaller_buckets():
+    request = only(Request(net=graph([200_000] * 8), machine=machine(2, 2)), ["all-gather+onebit"])
+    whole = needed(make_plan(request))
+    with pytest.raises(CommschedError, match="nearest: a limit of"):
+        make_plan(replace(request, memory=1e3))
+    made = make_plan(replace(request, memory=whole * 0.999))
+    assert needed(made) < whole
+    assert {launch.method for launch in made.launches} == {"all-gather+onebit"}

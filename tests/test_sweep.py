@@ -360,3 +360,11 @@ def test_another_table_is_refused(tmp_path, capsys):
     path.write_text("a,b\n1,2\n")
     assert main(["sweep", *STUDY, "-o", str(path)]) == 2
     assert "not a table of this version's `commsched sweep`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ['{"a": 1}', '{\n"a": 1\n}', ""])
+def test_a_file_that_is_no_table_stays_as_it_is(text, tmp_path):
+    path = tmp_path / "sweep.csv"
+    path.write_text(text)
+    assert main(["sweep", *STUDY, "-o", str(path)]) == (2 if text else 0)
+    assert (path.read_text() == text) == bool(text)

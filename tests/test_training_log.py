@@ -3,11 +3,12 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from commsched.cli.main import main
 from commsched.errors import CommschedError
-from commsched.plot.training import draw
+from commsched.plot.training import _smooth, draw
 from commsched.training_log import HeldOutRow, LogHeader, LogRow, TrainingLog, read
 
 HEADER = LogHeader(net="mlp:4:1", strategy="sync", plan="0" * 64, ranks=2, made={"--seed": 0})
@@ -103,3 +104,8 @@ def test_curves_are_drawn_the_same_twice(path, tmp_path):
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(CommschedError, match=r"cannot draw '.gif' files; use .png, .svg or .pdf"):
         draw([path], tmp_path / "d.gif")
+
+
+def test_a_curve_has_a_gap_where_no_loss_is_finite():
+    values = np.array([1.0, 3.0, np.nan, 5.0])
+    np.testing.assert_array_equal(_smooth(values), values)
