@@ -10,6 +10,7 @@ import pytest
 
 from commsched.cli.main import main
 from commsched.coding.registry import CODECS
+from commsched.exchange import state
 from commsched.lab.plug_in_laws import codecs
 from tests.support.plug_in_room import room
 
@@ -145,7 +146,9 @@ def test_refusals_are_one_sentence(words, said, capsys):
     assert told.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["terngrad", "quant:8", "qsgd", "topk:1%", "binary-tree"])
+@pytest.mark.parametrize(
+    "name", ["terngrad", "quant:8", "qsgd", "topk:1%", "adaqp:4:5", "binary-tree"]
+)
 def test_what_is_shipped_obeys_all_laws_under_any_name(name, capsys):
     assert main(["check", name, "--no-run"]) == 0, capsys.readouterr().out
 
@@ -155,6 +158,14 @@ def test_a_codec_that_is_wrong_in_the_mean_says_that_it_is_unbiased(monkeypatch)
     monkeypatch.setattr(type(codec), "unbiased", True, raising=False)
     with pytest.raises(Exception, match="unbiased, but the mean of 100 draws is off"):
         codecs._bias(codec)
+
+
+def test_a_codec_whose_state_no_checkpoint_holds_is_told_how(monkeypatch):
+    monkeypatch.setattr(state, "FAMILIES", [])
+    with pytest.raises(Exception, match="what it keeps is not stored"):
+        codecs._kept(CODECS["adaqp:4:5"])
+    state.keep("adaqp ")
+    codecs._kept(CODECS["adaqp:4:5"])
 
 
 @pytest.mark.parametrize("method", ["ring+dense", "zen"])

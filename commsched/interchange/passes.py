@@ -7,6 +7,7 @@ to the operation, or the module, that made this node.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import NamedTuple
 
 from commsched.net.graph import Tensor
@@ -67,6 +68,7 @@ class LayerWork:
         return tuple(
             Tensor(name=f"{self.name}.{i}", shape=gradient.shape or (1,), dtype=gradient.dtype)
             for i, gradient in enumerate(self.gradients)
+            if gradient.shape is None or prod(gradient.shape) > 0
         )
 
 

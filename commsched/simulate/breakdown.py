@@ -10,8 +10,8 @@ from commsched.arrays import Floats
 from commsched.cost import price
 from commsched.cost.alongside import alongside
 from commsched.cost.message_work import coding_of_a_rank
+from commsched.cost.pattern import Places
 from commsched.cost.play import moves_up_to
-from commsched.cost.wire import Wire
 from commsched.exchange.method import Phase, resolved
 from commsched.machine.model import Link, Machine
 from commsched.machine.relink import relinked
@@ -84,11 +84,12 @@ def coding_seconds(phase: Phase, machine: Machine, coded: float) -> float:
 
 def message_makeup(machine: Machine, op: Op, rank: int, peer: int) -> Makeup:
     """Return the makeup of one end of a message between two ranks, without NIC sharing."""
-    inside = machine.node_of_rank[rank] == machine.node_of_rank[peer]
-    link = machine.inside if inside else machine.between
-    wire = Wire.slowest([link])
+    places = Places.of(machine, machine.everyone)
+    both = np.array([rank, rank]), np.array([peer, peer])  # of an empty message, and of this one
+    wire = replace(places.wire(*both), shared=0.0)
     empty, whole = wire.port(np.array([0.0, op.nbytes])).tolist()
-    away = machine.startup + float(wire.away) if op.kind is Kind.RECV else 0.0
+    first = float(np.broadcast_to(wire.away, 2)[0])
+    away = machine.startup + first if op.kind is Kind.RECV else 0.0
     return Makeup(away + empty, whole - empty, op.seconds)
 
 

@@ -18,6 +18,7 @@ from commsched import files
 from commsched.errors import CommschedError
 from commsched.timeline import check
 from commsched.timeline.header import Count, Measured
+from commsched.timeline.measure import waiting_filled
 from commsched.timeline.model import Columns, Span, Timeline
 
 Finite = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
@@ -163,6 +164,8 @@ def read_parts(
         raise CommschedError(f"{path}: no parts of ranks ({part_path(path, 0).name}, ...) found")
     _agree(headers, str(path))
     timeline = _merge([part for part in found if part.header is not None], headers, window)
+    if not ended:  # nobody has looked who waited for whom; teams are not known
+        timeline = waiting_filled(timeline)
     warnings = [] if ended else [f"{path}: the run did not end; merged from what its ranks left"]
     for part in found:
         if part.torn:

@@ -1,6 +1,7 @@
 """The laws of a codec: values, sizes, additions, broken gradients, feedback, and what it costs."""
 
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from functools import partial
 
 import numpy as np
@@ -10,6 +11,7 @@ from commsched.coding.codec import Codec
 from commsched.coding.registry import CODECS
 from commsched.exchange.lockstep import fresh_states, run_method
 from commsched.exchange.pair import Pair, illegal, route
+from commsched.exchange.state import kept_of
 from commsched.lab.plug_in_laws import prices
 from commsched.lab.plug_in_laws.collectives import grid
 from commsched.lab.plug_in_laws.finding import Finding, Skipped, examined, require
@@ -37,6 +39,7 @@ def laws(name: str, machines: Sequence[Machine]) -> Iterator[Finding]:
     yield examined("again", lambda: _again(codec))
     yield examined("bias", lambda: _bias(codec))
     yield examined("feedback", lambda: _feedback(codec))
+    yield examined("kept", lambda: _kept(codec))
     yield examined("ranks", lambda: _ranks(codec))
     yield examined("bytes", lambda: _bytes(codec))
     for machine in machines:
@@ -176,6 +179,27 @@ def _bias(codec: Codec) -> str:
     slack = SIGMA * found.std(axis=0, ddof=1) / np.sqrt(DRAWS) + rare + 1e-6
     require(bool((error <= slack).all()), f"unbiased, but the mean of {DRAWS} draws is off")
     return f"the mean of {DRAWS} draws is the gradient"
+
+
+def _kept(codec: Codec) -> str:
+    """Ask that a checkpoint of the state goes on to the same packets."""
+    if not codec.stateful:
+        raise Skipped("it keeps nothing")
+
+    def values(step: int) -> Array:
+        scales = np.float32(10) ** _normal(10, step)
+        return _normal(1000, step) * np.repeat(scales, 100)
+
+    (state,) = fresh_states([np.zeros(0, np.float32)], 3, "w")
+    for state["step"] in range(3):
+        codec.encode(values(state["step"]), state)
+    again = fresh_states([np.zeros(0, np.float32)], 3, "w")[0] | kept_of(deepcopy(state))
+    for step in range(3, 6):
+        state["step"] = again["step"] = step
+        packets = [codec.encode(values(step), one) for one in (state, again)]
+        same = bytes(packets[0].view(np.uint8)) == bytes(packets[1].view(np.uint8))
+        require(same, "what it keeps is not stored: see `keep` of commsched.exchange.state")
+    return "a checkpoint goes on to the same packets"
 
 
 def _feedback(codec: Codec) -> str:
