@@ -3,7 +3,13 @@
 import pytest
 
 from commsched.errors import CommschedError
-from commsched.lab.peers.main import Cell, again_after_crashes, as_good
+from commsched.lab.peers.main import (
+    Cell,
+    PeersRequest,
+    again_after_crashes,
+    as_good,
+    check_settings,
+)
 from commsched.lab.peers.record import Learned, Trained, Turns
 
 STEPS = {
@@ -72,3 +78,10 @@ def test_a_job_that_crashes_runs_again_as_often_as_is_allowed(crashes: int, allo
         assert len(runs) == crashes + 1
     assert len(said) == len(runs) - 1
     assert all(text.startswith("the job ended with status 11; once more") for text in said)
+
+
+def test_a_folder_that_was_begun_with_other_settings_is_refused(tmp_path):
+    check_settings(PeersRequest(folder=tmp_path / "cells"))
+    check_settings(PeersRequest(folder=tmp_path / "cells", models=("mlp",)))
+    with pytest.raises(CommschedError, match="give -o another folder"):
+        check_settings(PeersRequest(folder=tmp_path / "cells", rounds=3))

@@ -10,6 +10,7 @@ import numpy as np
 
 from commsched.cost.alongside import alongside
 from commsched.cost.price import price
+from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method
 from commsched.lab.convergence import table as convergence
 from commsched.lab.convergence.cases import RATIOS, Case, cases, parts_of, plan_of
@@ -42,6 +43,12 @@ class Where:
 def timed(wanted: ConvergenceRequest, where: Where, folder: Path, say: Say) -> ConvergenceTable:
     """Time all trained cases that have no times yet; write the table after each case."""
     begun, table = time.monotonic(), kept(wanted, folder)
+    for there in (times for one in table.cases for times in one.times):
+        if (there.testbed, there.jitter) != (where.name, where.jitter):
+            raise CommschedError(
+                f"{folder} has times of {there.testbed} with jitter {there.jitter:g}: name another"
+                " folder for this testbed"
+            )
     pairs = [(case, ratio) for case in chosen(wanted) for ratio in case.ratios]
     for number, (case, ratio) in enumerate(pairs):
         old = table.case(case.name)

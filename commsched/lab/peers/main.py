@@ -1,5 +1,6 @@
 """Compare our plans with DistributedDataParallel on a testbed, cell by cell: capture to table."""
 
+import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -60,6 +61,9 @@ class PeersRequest:
     learning_steps: int = 100  # after which held-out losses are compared
     learning_seeds: int = 3
     calibration: float = 30.0  # s
+
+
+SETTINGS = ("rounds", "steps", "learning_steps", "calibration")  # that every result depends on
 
 
 class Cell(NamedTuple):
@@ -129,8 +133,22 @@ def rows(wanted: PeersRequest, say: Say) -> Iterator[BenchRow]:
             )
 
 
+def check_settings(wanted: PeersRequest) -> None:
+    """Refuse to go on in a folder that was begun with other settings, such as --quick."""
+    path = wanted.folder / "settings.json"
+    own = {name: getattr(wanted, name) for name in SETTINGS}
+    if not path.exists():
+        files.make_folder(wanted.folder)
+        files.write(path, own)
+    elif json.loads(files.read_text(path)) != own:
+        raise CommschedError(
+            f"{wanted.folder} was begun with other settings ({path.name}): give -o another folder"
+        )
+
+
 def cells(wanted: PeersRequest, say: Say) -> Iterator[Cell]:
     """Measure all cells, testbed by testbed."""
+    check_settings(wanted)
     for bed in wanted.beds:
         folder = wanted.folder / bed
         files.make_folder(folder)
