@@ -306,6 +306,21 @@ def test_missing_ranks_are_reported_and_the_others_compared(tmp_path):
     assert read(tmp_path / "m.json").warnings == ()
 
 
+def test_operations_are_compared_on_the_ranks_of_both_files():
+    """A prediction writes 64 ranks; those of a later stage are no operations of the run alone."""
+    whole = of(
+        *[(r, "compute", "xy"[r], s, s, s + 0.5 + r, 0.0, 0) for r in range(2) for s in range(3)]
+    )
+    first = whole.select(whole.rank == 0)
+    for sides in ((first, whole), (whole, first)):
+        found = compare(*sides)
+        assert [op.name for op in found.operations] == ["x"]
+        assert not found.only_measured
+        assert not found.only_predicted
+        assert dict(found.streams)["compute"].measured == pytest.approx(0.5)
+        assert "of the 1 rank that both files hold" in found.warnings[0]
+
+
 def test_an_older_file_beside_the_parts_of_a_crashed_run_says_so(tmp_path):
     t = of((0, "compute", "x", 0, 0.0, 1.0, 0.0, 0))
     write(tmp_path / "m.json", t)

@@ -91,11 +91,13 @@ def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Com
     sides = [(t, measure.settled(t, skip_first)) for t in (predicted, measured)]
     uncertainty = max(predicted.clock_uncertainty, measured.clock_uncertainty)
     doubts = [_doubt(t, keep) for t, keep in sides]
+    common, fewer = _common(predicted, measured)
+    sides = [(t, measure.settled(t, skip_first)) for t in common]
     p, m = (_side(t, keep, doubt is None) for (t, keep), doubt in zip(sides, doubts, strict=True))
     streams = dict.fromkeys((*predicted.streams, *measured.streams))
     busy = [_busy(t, keep) for t, keep in sides]
     doubt = doubts[1] or doubts[0]
-    found = [totals(t, skip_first) for t, _ in sides]
+    found = [totals(t, skip_first) for t in (predicted, measured)]
 
     only_measured = tuple(name for name in m.index if name not in p.index)
 
@@ -123,7 +125,7 @@ def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Com
         clock_uncertainty=uncertainty,
         doubt=doubt,
         warnings=(
-            *filter(None, doubts),
+            *filter(None, (*doubts, fewer)),
             *predicted.warnings,
             *measured.warnings,
             *fabric_differences(predicted.header, measured.header),
@@ -133,6 +135,16 @@ def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Com
         else interval(found[0], predicted.prediction.residuals),
         why=None if doubt else attribute(predicted, measured, skip_first, (found[0], found[1])),
     )
+
+
+def _common(*sides: Timeline) -> tuple[list[Timeline], str]:
+    """Return two timelines on the ranks that both hold, and what to say if a file holds fewer."""
+    one, other = map(measure.ranks_seen, sides)
+    both = np.intersect1d(one, other)
+    if len(one) == len(other) or not len(both):
+        return list(sides), ""
+    told = f"operations and busy seconds are of the {units.count(len(both), 'rank')} that both files hold"
+    return [t.select(np.isin(t.rank, both)) for t in sides], told
 
 
 def swapped(predicted: Timeline, measured: Timeline) -> bool:
