@@ -143,7 +143,8 @@ def _common(*sides: Timeline) -> tuple[list[Timeline], str]:
     both = np.intersect1d(one, other)
     if len(one) == len(other) or not len(both):
         return list(sides), ""
-    told = f"operations and busy seconds are of the {units.count(len(both), 'rank')} that both files hold"
+    held = units.count(len(both), "rank")
+    told = f"operations and busy seconds are of the {held} that both files hold"
     return [t.select(np.isin(t.rank, both)) for t in sides], told
 
 
