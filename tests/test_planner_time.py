@@ -4,6 +4,7 @@ The clock is not the machine's: it goes on where a search evaluates candidates a
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from math import inf
@@ -14,7 +15,7 @@ import pytest
 from commsched.machine.fabric import HeldOut
 from commsched.machine.model import Machine
 from commsched.plan.model import Plan
-from commsched.planner.deadline import Deadline
+from commsched.planner.deadline import Deadline, OutOfTime
 from commsched.planner.planners.best import Found, found_by
 from commsched.planner.request import Request
 from commsched.planner.search import trials
@@ -23,6 +24,7 @@ from commsched.planner.search.problem import Problem
 from commsched.planner.search.rivals import FAR, near_baselines
 from commsched.planner.search.timing import iteration
 from commsched.planner.search.trials import safe
+from commsched.planner.space import Candidate
 from tests.support import sampling
 from tests.support.small_plans import graph, machine
 
@@ -157,3 +159,21 @@ def test_near_baselines_are_simulated_before_the_search(name, work):
     assert near == every[: sum(one <= FAR * search.least for one in seconds)]
     assert near[0] in [trial.placed.candidate for trial in search.trials.all]
     assert set(near) <= {trial.placed.candidate for trial in search.trials.all}
+
+
+@pytest.mark.parametrize("ends", [OutOfTime, KeyboardInterrupt])
+def test_what_an_improvement_has_gained_when_the_time_is_up_counts(ends, monkeypatch):
+    sizes = [61_855, 2_121_401, 3_195, 2_090_610, 12_342, 30_313, 788_785, 27_051, 83_864, 1_248]
+    request = Request(net=graph(sizes, seconds=1e-3), machine=machine(1, 4))
+    search, seen = Search(request), []
+
+    def noted(self: Search, seconds: float, candidate: Candidate) -> None:
+        note(self, seconds, candidate)
+        seen.append((seconds, candidate))
+        raise ends
+
+    note = Search._note
+    monkeypatch.setattr(Search, "_note", noted)
+    with suppress(KeyboardInterrupt):
+        search.run()
+    assert (search.least, search.leader) == seen[0]

@@ -12,7 +12,6 @@ the fastest is the one expected to be so with errors like those.
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import takewhile
-from typing import NamedTuple
 
 import numpy as np
 
@@ -28,7 +27,6 @@ from commsched.planner.search.prices import PriceTables
 from commsched.planner.search.problem import (
     BASELINES,
     NO_SEARCH,
-    Effort,
     Narrower,
     Placed,
     Problem,
@@ -46,7 +44,7 @@ from commsched.planner.search.rivals import (
     simulated_up_to,
 )
 from commsched.planner.search.shortlist import Shortlist
-from commsched.planner.search.trials import Trial, Trials, safe
+from commsched.planner.search.trials import Offer, Trial, Trials, safe
 from commsched.planner.space import Candidate, MethodChoice, Unit, bucket
 from commsched.simulate.exchange_costs import Known
 
@@ -55,14 +53,6 @@ FINAL = 3  # candidates that are simulated
 ROUNDS = 3  # of reordering
 FINE = 1e-6  # share that a change has to save where a baseline is ahead
 IDEAL = 1e-6  # share of the floor that a simulated iteration may be above it
-
-
-class Offer(NamedTuple):
-    """A candidate of a search, s of its iteration by the fast evaluation, and its effort."""
-
-    seconds: float
-    candidate: Candidate
-    effort: Effort
 
 
 class Search:
@@ -89,6 +79,7 @@ class Search:
         self.found: list[Offer] = []  # by the fast evaluation, the best first
         self.rivals: list[tuple[float, Candidate]] = []  # baselines
         self.floor = self.quick.clock.floor(request.net.numel)
+        self.passing: Offer | None = None  # the best candidate of the improvement under way
         self.simulated: tuple[Candidate | None, float] = None, 0.0  # the last leader, and its s
         self.early: list[Trial] = []  # simulated before the search, if it has a time limit
         self.untried: list[Placed] = []  # baselines that would have taken too long then
@@ -196,6 +187,8 @@ class Search:
             pass
         finally:
             self._searching = False
+            if self.passing is not None and self.passing.seconds < self.least:
+                self.found.insert(0, self.passing)
 
     def _run(self) -> None:
         whole = Problem(self.request, kept=self.kept, tables=self.tables, check=self._check)
@@ -291,10 +284,14 @@ class Search:
         problem = self.problem
         found = candidate
         if len(candidate.choices) <= LONG:
-            found = improved(problem, candidate, self.done, methods_only, gain)
+            found = improved(problem, candidate, self.done, methods_only, gain, self._note)
         if not methods_only:
             found = tidied(problem, found)
         self.offer(found, "improvement")
+        self.passing = None
+
+    def _note(self, seconds: float, candidate: Candidate) -> None:
+        self.passing = Offer(seconds, candidate, self.problem.effort(candidate))
 
     def _other_window(self) -> None:
         """Update at the end of the step instead, unless the user has decided."""

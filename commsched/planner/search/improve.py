@@ -31,8 +31,9 @@ def improved(
     over: Callable[[], bool],
     methods_only: bool = False,
     gain: float = GAIN,
+    note: Callable[[float, Candidate], None] = lambda seconds, candidate: None,
 ) -> Candidate:
-    """Follow the best changes until none helps, or until `over`."""
+    """Follow the best changes until none helps, or until `over`; `note` each better candidate."""
     best, seconds = first, problem.evaluator.one(first)
     while not over():
         every = _changes(problem, best.choices, methods_only)
@@ -45,6 +46,7 @@ def improved(
             break
         best = applied(problem, best, changes, found, seconds * (1 - gain))
         seconds = problem.evaluator.one(best)
+        note(seconds, best)
     return best
 
 

@@ -5,13 +5,21 @@ from math import inf
 from typing import NamedTuple
 
 from commsched.planner.deadline import Deadline
-from commsched.planner.search.problem import BASELINES, Placed, Problem
+from commsched.planner.search.problem import BASELINES, Effort, Placed, Problem
 from commsched.planner.search.timing import iteration
 from commsched.planner.space import Candidate
 from commsched.simulate.exchange_costs import Known
 
 LAST = 6  # simulations at the end of a search for which time is put aside
 SPARE = 0.25  # share of the time limit that more than one of them, or those before, may take
+
+
+class Offer(NamedTuple):
+    """A candidate of a search, s of its iteration by the fast evaluation, and its effort."""
+
+    seconds: float
+    candidate: Candidate
+    effort: Effort
 
 
 class Trial(NamedTuple):
