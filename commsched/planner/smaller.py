@@ -8,6 +8,7 @@ from commsched.errors import CommschedError
 from commsched.plan.model import Param, Plan
 from commsched.planner.frames.pipelines import most_stages, staged
 from commsched.planner.limits.memory import needed
+from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import PipelineStrategy
@@ -59,7 +60,10 @@ def smaller(plan: Plan) -> Iterator[Smaller]:
             request = Request(net=plan.net, machine=plan.machine, strategy=name, params=params)
             most = replace(request, params={**params, "stages": most_stages(request)})
             try:
-                if needed(staged(most)) <= plan.machine.device.memory:
-                    yield Smaller(name, params, needed(staged(request)))
+                if needed(staged(most)) > plan.machine.device.memory:
+                    continue
+                memory = needed(make_plan(request))  # its methods keep packets, too
+                if memory <= plan.machine.device.memory:
+                    yield Smaller(name, params, memory)
             except CommschedError:  # the net cannot be cut into stages
                 continue
