@@ -13,13 +13,14 @@ from commsched.program.draft import Draft, received
 from commsched.program.message_coding import MessageCoding
 from commsched.program.model import After, Hop, Kind, Op, Role
 from commsched.program.registry import STRATEGIES
+from commsched.simulate.breakdown import message_makeup
 from commsched.simulate.clocks import Clocks
 from commsched.simulate.engine import simulate
 from commsched.simulate.pipelines import PipelineMessages
 from commsched.timeline.measure import overlaps
 from tests.support import sampling
 from tests.support.pipeline_plans import FREE, free, net, shared_nic, staged
-from tests.support.small_plans import SLOW, machine
+from tests.support.small_plans import FAST, SLOW, machine
 
 KINDS = ["gpipe", "1f1b"]
 
@@ -209,3 +210,17 @@ def test_sixteen_thousand_ranks_with_jitter_are_placed():
     made = staged("1f1b", 8, 2048, on=machine(2048, 8, jitter=0.1), microbatches=4)
     found = simulate(made, 1)
     assert sum(len(p.ranks) for p in found.placed if p.op.kind is Kind.COMPUTE) == 2**14 * 8
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_a_message_is_taken_apart_by_the_link_that_it_takes(nodes):
+    slower = replace(SLOW, latency=3 * SLOW.latency)
+    on = replace(machine(nodes, 2), overrides={nodes - 1: slower} if nodes > 2 else {})
+    op = Op(kind=Kind.RECV, name="m", stream="receive", nbytes=1e6)
+    for peer, link in ((1, FAST), (2, SLOW), (2 * nodes - 1, slower if nodes > 2 else SLOW)):
+        if peer < on.size:
+            found = message_makeup(on, op, 0, peer)
+            used = link if on.node_of_rank[peer] else FAST
+            latency = used.latency + 2 * used.overhead + on.startup
+            assert found.latency == pytest.approx(latency)
+            assert found.bandwidth == pytest.approx(1e6 * used.per_byte)

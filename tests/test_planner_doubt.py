@@ -89,6 +89,7 @@ DOUBLED = cells((1e-3, 2e-3), (1e-2, 2e-2))
     [
         (4, UNEVEN, 1e-3, DOUBLED, ()),
         (4, UNEVEN, 1e-3, GROWING, ()),
+        (4, UNEVEN, 1.0, DOUBLED, ()),
         (2, [n * 20 for n in SIZES], 1e-3, GROWING, ()),
         (2, [n * 20 for n in SIZES], 1e-3, GROWING, ("topk", "qsgd")),
     ],
@@ -96,7 +97,7 @@ DOUBLED = cells((1e-3, 2e-3), (1e-2, 2e-2))
 def test_with_such_errors_a_plan_is_not_expected_behind_a_baseline(
     lanes, sizes, seconds, held_out, lossy
 ):
-    on = replace(machine(4 // lanes, lanes), held_out=held_out)
+    on = replace(machine(4 // lanes, lanes, jitter=0.02), held_out=held_out)
     request = Request(net=graph(sizes, seconds), machine=on, lossy=lossy)
     search = Search(request)
     search.run()
