@@ -13,6 +13,7 @@ from commsched.errors import CommschedError
 VARIABLE = "COMMSCHED_PLUGINS"  # files, as in PATH; ranks inherit it
 GROUP = "commsched.plugins"  # entry points: modules that register what they define
 _loaded: set[str] = set()
+_failed: dict[str, CommschedError] = {}
 _importing: list[str] = []  # the names of the plug-ins that are being imported, outermost first
 
 
@@ -32,9 +33,10 @@ def load() -> None:
             _loaded.add(path)  # before the import, which may ask a registry in its turn
             try:
                 _import(Path(path))
-            except PlugInError:
-                _loaded.discard(path)
-                raise
+            except PlugInError as error:
+                _failed[path] = error
+        if path in _failed:  # whichever registry asks
+            raise _failed[path]
 
 
 def load_installed() -> None:
@@ -82,7 +84,7 @@ def module_name(path: Path) -> str:
 
 def _import(path: Path) -> None:
     if path.suffix != ".py" or not path.is_file():
-        raise CommschedError(f"plug-in {path}: expected a Python file that is there")
+        raise PlugInError(f"plug-in {path}: expected a Python file that is there")
     if any(getattr(module, "__file__", None) == str(path) for module in [*sys.modules.values()]):
         return  # a test or script has imported it
     name = module_name(path)

@@ -1,5 +1,6 @@
 """Machines from a few words: ports, rates, devices, and values that are asked about."""
 
+import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from commsched import shipped
 from commsched.cli.main import main
+from commsched.cli.same_file import check_output
 from commsched.errors import CommschedError
 from commsched.machine import file
 from commsched.machine.build import Order, build
@@ -323,3 +325,13 @@ def test_only_the_machine_file_may_be_written_over(tmp_path, capsys):
         assert main(["machine", "fit", word, "--machine", str(on), "-o", str(log)]) == 2
         assert "is read by this command" in capsys.readouterr().err
     assert log.read_text() == "measured"
+    parsed = argparse.Namespace(machine=str(on), output=on)
+    check_output(parsed, in_place=("machine",))
+    with pytest.raises(CommschedError, match="is read by this command"):
+        check_output(parsed)
+
+
+def test_a_port_may_be_set_where_bytes_between_nodes_cost_nothing() -> None:
+    machine = file.load("ethernet-3to1")
+    free = replace(machine, between=replace(machine.between, per_byte=0.0, points=()))
+    assert 8 / changed(free, ["nic=25 Gbit/s"]).between.per_byte == pytest.approx(25e9)

@@ -176,3 +176,15 @@ def test_a_plug_in_that_is_not_there_is_named_whatever_is_asked(method):
     )
     assert done.returncode == 2
     assert "not.py" in done.stderr
+
+
+def test_a_plug_in_that_fails_is_told_where_only_a_name_is_looked_up(tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text("import nothing_of_that_name")
+    for plug_in in (path, tmp_path / "not.py"):
+        words = ["explain", "ring", "--plugin", str(plug_in)]
+        done = subprocess.run(
+            [sys.executable, "-m", "commsched", *words], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"commsched: plug-in {plug_in}")

@@ -271,3 +271,20 @@ def test_rings_of_all_levels_cost_what_the_textbook_says(children, numel):
 def test_planners_try_a_torus_where_there_is_one():
     assert "torus" in {m.name.partition("+")[0] for m in legal_methods(TORUS.everyone)}
     assert "torus" not in {m.name.partition("+")[0] for m in legal_methods(FOUR.everyone)}
+
+
+@pytest.mark.parametrize(("level", "plain"), [(0, 4000), (3, 400)])
+def test_a_rate_of_a_level_that_cannot_be_meant_is_asked_about(
+    level: int, plain: float, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.json"
+    file.write(path, FOUR)
+    data = json.loads(path.read_text())
+    for meant in (plain, f"{plain} GB/s"):
+        data["levels"][level]["link"]["bandwidth_GBps"] = meant
+        path.write_text(json.dumps(data))
+        if meant == plain:
+            with pytest.raises(CommschedError, match=f'"{plain} GB/s" if you mean it'):
+                file.read(path)
+    file.write(path, file.read(path))
+    assert file.read(path).levels[level].link.per_byte == pytest.approx(1 / (plain * 1e9))

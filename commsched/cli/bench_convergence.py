@@ -168,7 +168,8 @@ def _lines(found: "ConvergenceTable") -> Iterator[str]:
         yield table(TIMES, [_timed(case, times, found) for case, times in rows], range(1, 9))
         yield from _sources([times for _, times in rows])
     if promised := list(targets(found)):
-        words = [(*x[:3], "yes" if x.holds else "no") for x in promised]
+        held = {True: "yes", False: "no", None: "undecided"}
+        words = [(*x[:3], held[x.holds]) for x in promised]
         yield table(TARGETS, words)
 
 

@@ -84,7 +84,7 @@ def _data(choice: Choice, one: Row) -> dict[str, Any]:
         "exposed_seconds": times.exposed,
         "bubble_seconds": times.bubble,
         "sent_bytes": times.sent,
-        "memory_bytes": one.memory,
+        "memory_bytes_per_rank": one.memory,
         "lost_in_learning": one.learning.lost,
         "cost_in_learning": str(one.learning),
         "slower_links_share": one.risk,

@@ -62,7 +62,7 @@ def summary(made: Plan) -> dict[str, Any]:
         "bound_seconds": made.bound or None,
         "verdict": verdict.data(made),
         "cost_in_learning": str(_cost_in_learning(made)),
-        "memory_bytes": needed(made),
+        "memory_bytes_per_rank": needed(made),
         "memory_limit_bytes": made.machine.device.memory,
         "warnings": list(doubts(errors_of(made.machine))),
         "launches": [

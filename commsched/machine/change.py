@@ -87,9 +87,12 @@ def _port(data: dict[str, Any], machine: Machine, value: str, where: str) -> Non
     said = f"set to {value}"
     data["nic"] |= {"bandwidth_GBps": rate, "source": said}
     above = data.get("levels", [])[place_of_node(machine.levels) + 2 :] if machine.levels else []
-    times = rate * share / between["bandwidth_GBps"]
-    for link in (between, *(level["link"] for level in above)):  # all leave a node by its port
-        link["bandwidth_GBps"] *= times
+    old = between["bandwidth_GBps"]  # None: bytes cost nothing
+    between["bandwidth_GBps"] = rate * share
+    for link in (level["link"] for level in above):  # messages leave a node by its port
+        if old and link["bandwidth_GBps"]:
+            link["bandwidth_GBps"] *= rate * share / old
+    for link in (between, *(level["link"] for level in above)):
         link["source"] = f"bandwidth: {said}; before: {link['source']}"
         link.pop("points_us", None)
 

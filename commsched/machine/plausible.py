@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from commsched.errors import CommschedError
 from commsched.machine.devices import recognised
+from commsched.machine.level import place_of_node
 from commsched.machine.model import Machine
 from commsched.machine.ports import rate
 from commsched.quantity import RATE, Quantity
@@ -82,8 +83,17 @@ def _doubts(data: dict[str, Any], machine: Machine) -> Iterator[Doubt]:
     if known is not None and known.slot < PORT:
         port = known.slot
         why = f"more than the PCI Express slot of {known.device.name} carries, {rate(port)}"
+    inside = INSIDE, "more than twice NVLink 5"
+    levels = data.get("levels")
+    node = place_of_node(machine.levels) if machine.levels else 0
+    above = [
+        (f"levels.{k}.{what}", "bandwidth_GBps", *((port, why) if k > node else inside))
+        for k in range(len(levels) if isinstance(levels, list) else 0)
+        for what in ("link", "nic")
+    ]
     for place, key, limit, reason in (
-        ("links.inside", "bandwidth_GBps", INSIDE, "more than twice NVLink 5"),
+        *above,
+        ("links.inside", "bandwidth_GBps", *inside),
         ("links.inside", "latency_us", LATENCY, "more than a second"),
         ("links.inside", "overhead_us", LATENCY, "more than a second"),
         ("links.between", "bandwidth_GBps", port, why),
@@ -103,8 +113,10 @@ def _doubts(data: dict[str, Any], machine: Machine) -> Iterator[Doubt]:
                 yield doubt._replace(why="which no port that is sold carries")
 
 
-def _at(data: dict[str, Any], place: str) -> dict[str, Any]:
+def _at(data: Any, place: str) -> dict[str, Any]:
     for key in place.split("."):
-        found = data.get(key)
-        data = found if isinstance(found, dict) else {}
-    return data
+        if isinstance(data, list):
+            data = data[int(key)]
+        else:
+            data = data.get(key) if isinstance(data, dict) else None
+    return data if isinstance(data, dict) else {}

@@ -115,6 +115,11 @@ class Launch:
         return self.activations + sum(stop - start for _, start, stop in self.pieces)
 
     @property
+    def in_teams(self) -> bool:
+        """Whether a team of its ranks may exchange while other ranks do so, too."""
+        return bool(self.group) or self.split > 1
+
+    @property
     def places(self) -> Iterator[tuple[str, slice, slice]]:
         """Of each piece: its tensor, where it lies there, and where in the bucket."""
         at = 0

@@ -122,8 +122,8 @@ def check_break_even(request: Request) -> Reach:
     """Refuse a request for which no plans are compared; return the rates of its machine."""
     if request.strategy in {"auto", *FRAMES}:
         raise CommschedError(
-            f"--break-even compares plans of methods; those of strategy {request.strategy!r} have"
-            " one each"
+            f"--break-even compares codecs; strategy {request.strategy!r} chooses them by itself:"
+            " leave --break-even out"
         )
     if not lossy(request):
         raise CommschedError("--break-even needs --allow: lossy codecs whose gain is looked at")

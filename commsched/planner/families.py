@@ -26,7 +26,6 @@ from commsched.planner.request import Report, Request
 from commsched.planner.search.candidates import IDEAL
 from commsched.planner.search.prices import PriceTables
 from commsched.planner.search.problem import BASELINES, Narrower, Placed, Problem
-from commsched.planner.search.risk import Risk
 from commsched.planner.search.timing import predicted
 from commsched.planner.space import StepClock
 from commsched.timeline.spread import interval
@@ -61,7 +60,6 @@ class Known(NamedTuple):
     plan: Plan
     told: Alternative | None  # None: the search was interrupted
     found: Found | None  # None: a planner made it that does not search
-    expected: float  # s of its iteration if exchanges err as the calibration's did
 
 
 class Planned(NamedTuple):
@@ -147,7 +145,6 @@ class _Chain:
         self.floor = StepClock.of(request).floor(request.net.numel)
         self.known: list[Known] = []
         self.theirs: Placed | None = None  # of the baseline that was asked for
-        self.doubt = Risk.of(request)
         self.refused: CommschedError | None = None
         self.interrupted = False
 
@@ -163,8 +160,7 @@ class _Chain:
         limit, count = self.request.time_limit, len(self.families)
         ends = [Deadline(limit and limit * k / count) for k in range(1, count + 1)]
         if self.planner != DEFAULT:
-            theirs = self._theirs()
-            self._add(theirs, placed=self.theirs)
+            self._add(self._theirs())
         for plan in self.others:
             self._add(plan)
         for family, end in zip((lossless, dense, *lossy), ends, strict=True):
@@ -178,7 +174,7 @@ class _Chain:
                     self.refused = error
                     continue
                 self.interrupted = found.stopped
-                self._add(found.plan, found, found.placed)
+                self._add(found.plan, found)
             if self.interrupted:
                 return
             self.asked.append(family)
@@ -193,9 +189,9 @@ class _Chain:
     def _best(self, family: Family) -> Known | None:
         """The best plan in a family; of those that differ by NOTHING that of the fewest methods."""
         inside = [one for one in self.known if family.has(one.plan)]
-        least = min((one.expected for one in inside), default=0.0)
-        near = [one for one in inside if one.expected <= least * (1 + NOTHING)]
-        return min(near, key=lambda one: (self._width(one), one.expected), default=None)
+        least = min((one.plan.iteration for one in inside), default=0.0)
+        near = [one for one in inside if one.plan.iteration <= least * (1 + NOTHING)]
+        return min(near, key=lambda one: (self._width(one), one.plan.iteration), default=None)
 
     def _width(self, one: Known) -> int:
         """The place of the first family that has a plan."""
@@ -228,10 +224,9 @@ class _Chain:
         (made,) = (one for one in found if one.plan is plan)
         return made._replace(stopped=any(one.stopped for one in found))
 
-    def _add(self, plan: Plan, found: Found | None = None, placed: Placed | None = None) -> None:
+    def _add(self, plan: Plan, found: Found | None = None) -> None:
         """Note a plan, and what the simulator says of it unless the search was interrupted."""
-        extra = self.doubt.extra(*placed) if self.doubt and placed else 0.0
-        self.known.append(Known(plan, None, found, plan.iteration + extra))
+        self.known.append(Known(plan, None, found))
         if self.interrupted:
             return
         totals = predicted(plan, self.tables.played).totals
@@ -253,7 +248,7 @@ class _Chain:
             memory=needed(plan),
         )
         plan = replace(plan, iteration=iteration, bound=min(plan.bound, iteration))
-        self.known[-1] = Known(plan, told, found, iteration + extra)
+        self.known[-1] = Known(plan, told, found)
 
     def _report(self, family: Family) -> Report | None:
         """Report better plans with the name of their family."""

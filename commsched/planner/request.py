@@ -37,7 +37,7 @@ class Request:
     mean: bool = True
     seed: int = 0
     time_limit: float | None = None  # s of search; None: until nothing helps
-    # Exchanges that plans of several requests for one machine share, none of them of a group.
+    # Exchanges that plans of several requests for one machine share.
     played: Known | None = None
     report: Report | None = None  # called with every better plan
 

@@ -97,7 +97,7 @@ def _makeup(plan: Plan, op: Op, machines: tuple[Machine, Machine, Machine]) -> M
     """Price an exchange three times: in full, without coding, and without bytes and coding."""
     everyone = op.launch < 0
     group = plan.machine.everyone if everyone else plan.group(plan.launches[op.launch])
-    if not everyone and (plan.launches[op.launch].group or plan.launches[op.launch].split > 1):
+    if not everyone and plan.launches[op.launch].in_teams:
         full_machine, uncoded, empty = (alongside(machine, group) for machine in machines)
         machines = full_machine, uncoded, empty
     start = np.zeros(group.size)

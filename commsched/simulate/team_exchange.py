@@ -86,7 +86,7 @@ def content_of(plan: Plan, launch: int) -> BucketSpec | int:
 @lru_cache(maxsize=2048)
 def machine_of(plan: Plan, launch: int) -> Machine:
     """Return the machine as a launch sees it while the ranks outside its group exchange, too."""
-    if launch < 0 or not (plan.launches[launch].group or plan.launches[launch].split > 1):
+    if launch < 0 or not plan.launches[launch].in_teams:
         return plan.machine
     return alongside(plan.machine, plan.group(plan.launches[launch]))
 

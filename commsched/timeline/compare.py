@@ -88,9 +88,9 @@ def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Com
     for what, t in zip(names, (predicted, measured), strict=True):
         if len(measure.steps(t)) < 2:
             raise CommschedError(NO_ITERATION.format(kind=what))
-    sides = [(t, measure.settled(t, skip_first)) for t in (predicted, measured)]
+    whole = [(t, measure.settled(t, skip_first)) for t in (predicted, measured)]
     uncertainty = max(predicted.clock_uncertainty, measured.clock_uncertainty)
-    doubts = [_doubt(t, keep) for t, keep in sides]
+    doubts = [_doubt(t, keep) for t, keep in whole]
     common, fewer = _common(predicted, measured)
     sides = [(t, measure.settled(t, skip_first)) for t in common]
     p, m = (_side(t, keep, doubt is None) for (t, keep), doubt in zip(sides, doubts, strict=True))
@@ -141,11 +141,12 @@ def _common(*sides: Timeline) -> tuple[list[Timeline], str]:
     """Return two timelines on the ranks that both hold, and what to say if a file holds fewer."""
     one, other = map(measure.ranks_seen, sides)
     both = np.intersect1d(one, other)
-    if len(one) == len(other) or not len(both):
+    shared = [t.select(np.isin(t.rank, both)) for t in sides]
+    if np.array_equal(one, other) or any(len(measure.steps(t)) < 2 for t in shared):
         return list(sides), ""
     held = units.count(len(both), "rank")
     told = f"operations and busy seconds are of the {held} that both files hold"
-    return [t.select(np.isin(t.rank, both)) for t in sides], told
+    return shared, told
 
 
 def swapped(predicted: Timeline, measured: Timeline) -> bool:

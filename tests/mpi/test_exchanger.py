@@ -222,7 +222,7 @@ def test_a_state_between_a_change_of_plan_and_the_next_step_holds_what_was_not_s
     with Exchanger(dense, WORLD) as again:
         carried = kept["carried"]
         wrong = kept | {"carried": {"elsewhere": next(iter(carried.values()))}}
-        refused(lambda: again.restore(wrong), "holds a gradient of elsewhere")
+        refused(lambda: again.restore(wrong), "values of launch elsewhere; this plan has not")
         again.restore(kept)
         equal(one_step(again, 1, WORLD.rank), want)
         assert not again.kept()["carried"]

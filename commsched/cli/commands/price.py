@@ -103,6 +103,10 @@ def _check(args: argparse.Namespace) -> None:
     others |= {"--top": args.top, "--break-even": args.break_even}
     if args.strategy is not None and (given := [name for name in others if others[name]]):
         raise CommschedError(f"--strategy prices what a planner chooses; leave out {given[0]}")
+    numbers = {"--top": args.top, "--all": args.all, "--break-even": args.break_even}
+    numbers |= {"--compute": args.compute}
+    if args.figure is not None and (given := [name for name in numbers if numbers[name]]):
+        raise CommschedError(f"--figure draws the fastest methods alone; leave out {given[0]}")
 
 
 def _methods(args: argparse.Namespace, machine: "Machine") -> None:

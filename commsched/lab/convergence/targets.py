@@ -49,7 +49,7 @@ def _fft(table: ConvergenceTable) -> Iterator[Target]:
             f"FFT, theta .85, {what}: accuracy against dense sums",
             "within 0.5 points, top-k of the same bytes worse or equal",
             f"{_points(own.accuracy)} points, {_points(paired.accuracy)} against top-k",
-            False if False in both else None if None in both else True,
+            _all(both),
             (dense.name, spectrum.name, largest.name),
         )
 
@@ -154,6 +154,11 @@ def _at_least(difference: Mean, bar: float) -> bool | None:
     if difference.half is None or abs(difference.value - bar) < difference.half:
         return None
     return difference.value >= bar
+
+
+def _all(held: tuple[bool | None, ...]) -> bool | None:
+    """Tell whether all hold; None: none fails, but some are undecided."""
+    return False if False in held else None if None in held else True
 
 
 def _points(difference: Mean) -> str:

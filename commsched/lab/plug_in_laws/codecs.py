@@ -191,8 +191,9 @@ def _kept(codec: Codec) -> str:
         return _normal(1000, step) * np.repeat(scales, 100)
 
     (state,) = fresh_states([np.zeros(0, np.float32)], 3, "w")
-    for state["step"] in range(3):
-        codec.encode(values(state["step"]), state)
+    for step in range(3):
+        state["step"] = step
+        codec.encode(values(step), state)
     again = fresh_states([np.zeros(0, np.float32)], 3, "w")[0] | kept_of(deepcopy(state))
     for step in range(3, 6):
         state["step"] = again["step"] = step

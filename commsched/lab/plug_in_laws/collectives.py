@@ -77,7 +77,7 @@ def _proof(name: str, groups: Sequence[Group]) -> str:
     for _, schedule in made:
         check(schedule)
         if schedule.goal is Goal.ALL_REDUCE and not (schedule.library or schedule.shared):
-            told = "several ranks add the same up, which merging with losses needs to know: say"
+            told = "several ranks add the same blocks, which rounds them several times: declare"
             require(exclusive(schedule), f"{told} `shared=True`")
         if schedule.ranks == 1 and not schedule.library:
             require(not list(schedule.rounds()), "one rank has rounds, but nothing to exchange")

@@ -24,7 +24,7 @@ LONGER = (
 NO_TIME = "no time was left"
 SLOWER = "above the runner-up"
 HIDDEN = "above the best of the strategy, and not measured in learning"
-PARTS = 4  # of the time left; a candidate gets one while as many or more wait
+PARTS = 4  # a candidate may take that part of the time left, or more if fewer wait
 Say = Callable[[str], None]
 
 
@@ -73,15 +73,19 @@ class Search:
         known = [each for each in found if isinstance(each, Candidate)]
         for outlined in (False, True):
             some = iter([each for each in known if (each.strategy in OUTLINES) == outlined])
+            later = 0 if outlined else sum(each.strategy in OUTLINES for each in known)
             while waiting := [*self._waiting(some)]:
                 self._all(
-                    sorted(waiting, key=lambda one: (one.candidate.words in self.hidden, one.floor))
+                    sorted(
+                        waiting, key=lambda one: (one.candidate.words in self.hidden, one.floor)
+                    ),
+                    later,
                 )
         place = {each.words: number for number, each in enumerate(known)}
         self.rows.sort(key=lambda row: (row.time, place[row.candidate.words]))
 
-    def _all(self, waiting: Sequence[_Waiting]) -> None:
-        """Plan candidates in their order."""
+    def _all(self, waiting: Sequence[_Waiting], later: int) -> None:
+        """Plan candidates in their order; `later` others come after them."""
         for number, (each, least) in enumerate(waiting):
             most, why = self._most(each)
             if self.stopped:
@@ -91,7 +95,7 @@ class Search:
             else:
                 self._say(each, number, len(waiting))
                 with self._noted(each):
-                    self._try(each, len(waiting) - number)
+                    self._try(each, len(waiting) - number + later)
 
     @contextmanager
     def _noted(self, candidate: Candidate) -> Iterator[None]:

@@ -166,8 +166,7 @@ def _price(plan: Plan, some: Iterable[Open], costs: Costs) -> None:
     for launch, methods in some:
         key, group = _key(plan, launch, methods), plan.group(launch)
         if key not in costs and key not in wanted:
-            alone = launch.group or launch.split > 1
-            on = alongside(plan.machine, group) if alone else plan.machine
+            on = alongside(plan.machine, group) if launch.in_teams else plan.machine
             wanted[key] = Asked(methods, plan.spec(launch), on, group)
     costs |= zip(wanted, cheapest_all([*wanted.values()]), strict=True)
 

@@ -104,6 +104,8 @@ def check(request: Request) -> None:
             f" nearest: {near!r} with {least:.2g}"
         )
     methods, guard = [*request.methods(request.machine.everyone)], ErrorBudget(request)
+    if any(method.lossless for method in methods):
+        return
     for name, tensor in request.net.tensors.items():
         if name not in request.force and not any(guard.tensor(m, tensor) for m in methods):
             small = "--allow-small, or " if is_small(tensor.shape) and not request.small else ""

@@ -37,7 +37,7 @@ def fitting(request: Request, planner: Planner) -> Plan:
     end, first = Deadline(request.time_limit), planner(replace(request, memory=None))
     if fits(request, first):
         return first
-    *sets, least = _sets(request)
+    *sets, least = dict.fromkeys(_sets(request))
     smallest = planner(replace(request, without=least, bucket=_sizes(request)[-1]))
     if not fits(request, smallest):
         raise refusal(request, smallest)

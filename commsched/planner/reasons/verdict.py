@@ -61,7 +61,7 @@ def data(plan: Plan) -> dict[str, Any] | None:
                 "interval_p90_seconds": one.high,
                 "saved_share_of_dense": _saved(one, dense) if dense else None,
                 "exposed_median_seconds": one.exposed,
-                "memory_bytes": one.memory,
+                "memory_bytes_per_rank": one.memory,
             }
             for one in plan.alternatives
         ],

@@ -2,11 +2,11 @@
 
 The first candidate comes from closed forms at once. Then follow dynamic programming over bucket
 boundaries in two orders, improvement by single changes, and all baselines; small instances are
-solved exactly. The best few candidates are simulated and the fastest wins, of equal ones that of
-the least effort, so that the plan is never slower than a baseline. A search with a time limit
-simulates dense plans, the first candidate and near baselines before, keeps time for its last
-simulations, and returns only what it has simulated. If the machine file records held-out errors,
-the fastest is the one expected to be so with errors like those.
+solved exactly. The best few candidates and near baselines are simulated, and the fastest wins; of
+equal ones that of the least effort. If the machine file records held-out errors, the fastest is the
+one whose iteration is expected to be the shortest where exchanges err alike. A search with a time
+limit simulates dense plans, the first candidate and near baselines before, keeps time for its last
+simulations, and returns only what it has simulated.
 """
 
 from collections.abc import Iterator
@@ -24,13 +24,7 @@ from commsched.planner.search.fit_memory import fit_memory
 from commsched.planner.search.improve import GAIN, SAME, improved, tidied
 from commsched.planner.search.order import by_priority
 from commsched.planner.search.prices import PriceTables
-from commsched.planner.search.problem import (
-    BASELINES,
-    NO_SEARCH,
-    Narrower,
-    Placed,
-    Problem,
-)
+from commsched.planner.search.problem import BASELINES, NO_SEARCH, Narrower, Placed, Problem
 from commsched.planner.search.risk import Risk
 from commsched.planner.search.rivals import (
     LONG,

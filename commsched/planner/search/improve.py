@@ -90,7 +90,7 @@ def _shorter(problem: Problem, choices: Sequence[MethodChoice]) -> Iterator[Chan
         made, now = choices[k]
         for other in sorted(problem.options(made), key=seconds.__getitem__):
             less = seconds[other] < seconds[now] or not methods[now].lossless
-            if less and methods[other].lossless:
+            if less and methods[other].lossless and np.isfinite(seconds[now]):
                 yield Change(k, k + 1, (MethodChoice(made, other),))
 
 

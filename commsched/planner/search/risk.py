@@ -4,6 +4,8 @@ Small exchanges err most: threads hand over, ranks come late. A plan of many of 
 just hides its exchanges, suffers more than its predicted iteration tells.
 """
 
+from zlib import crc32
+
 import numpy as np
 import numpy.typing as npt
 
@@ -35,7 +37,7 @@ class Risk:
         self._sizes = np.log([cell.predicted for cell in ordered])
         self._factors = np.array([1.0 / (1.0 + cell.error) for cell in ordered])
         self._count = min(NEAREST, len(ordered))
-        self._draws: dict[int, Ints] = {}
+        self._draws: dict[str, Ints] = {}
 
     @classmethod
     def of(cls, request: Request) -> "Risk | None":
@@ -54,7 +56,7 @@ class Risk:
         size = len(rows.ready)
         near, drawn = self._near(rows), np.zeros((DRAWS, size), np.int64)
         for k, choice in enumerate(candidate.choices):
-            drawn[:, k] = self._drawn(choice.method)
+            drawn[:, k] = self._drawn(problem.prices.methods[choice.method].name)
         factors = np.take_along_axis(near, drawn, axis=0)  # (draws, rows)
         seconds = _longer(rows.seconds[:, :, np.newaxis, :], factors)
         every = PricedRows(
@@ -78,12 +80,12 @@ class Risk:
         found: Floats = self._factors[np.argsort(away, axis=0, kind="stable")[: self._count]]
         return found
 
-    def _drawn(self, method: int) -> Ints:
+    def _drawn(self, method: str) -> Ints:
         """Which of its factors a method's launches have in each draw: (draws,)."""
         if method not in self._draws:
             again = -(-DRAWS // self._count)
             every = np.tile(np.arange(self._count), again)[:DRAWS]
-            self._draws[method] = np.random.default_rng(method).permutation(every)
+            self._draws[method] = np.random.default_rng(crc32(method.encode())).permutation(every)
         return self._draws[method]
 
 

@@ -242,7 +242,9 @@ class Carrying:
         index = {launch.name: i for i, launch in enumerate(plan.launches)}
         for name, values in kept.items():
             if name not in index or values.shape != (plan.launches[index[name]].numel,):
-                raise CommschedError(f"the state holds a gradient of {name}, which is none of ours")
+                raise CommschedError(
+                    f"the state holds {values.size} values of launch {name}; this plan has not"
+                )
         self._plan, self._carried = plan, {index[name]: kept[name] for name in kept}
 
 

@@ -6,10 +6,14 @@ from commsched.train.workers.learner import MOST_AHEAD, Learner
 
 
 class DasoWorker(Learner):
-    """Learns as others do, but nobody waits for its scores, nor for the bytes of what is late."""
+    """Learns as others do, but its scores and bytes are logged when the exchanges of a step ended.
+
+    So ranks do not wait for each other in every step, but with 16 bits, where all skip together.
+    """
 
     def __init__(self, assigned: Assignment) -> None:
         super().__init__(assigned)
         params = STRATEGIES[self._plan.strategy].settings(self._plan)
         skip, wait, most = (int(params[name]) for name in ("gs", "wait", "max_gs"))
+        # An exchange begins within so many steps, and is merged within so many more.
         self.ahead = min(max(skip, most) + max(wait, most), MOST_AHEAD)
