@@ -13,10 +13,11 @@ from commsched.machine.model import Device, Link, Machine, placement
 from commsched.machine.slower import slower
 from commsched.net import file as net_file
 from commsched.net.graph import Layer, Net, Tensor
+from commsched.planner.auto import search
 from commsched.planner.auto.choose import Choice, choose
 from commsched.planner.auto.learning import cost, cost_of, lessons
 from commsched.planner.auto.reasons import left_out, reasons
-from commsched.planner.auto.rows import request_of, times
+from commsched.planner.auto.rows import Row, request_of, times
 from commsched.planner.families import plan_with_verdict
 from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
@@ -142,6 +143,22 @@ def test_what_does_not_fit_is_left_out_with_its_need() -> None:
     assert any(line.startswith("not tried: sync (1): a memory limit") for line in left_out(choice))
     with pytest.raises(CommschedError, match="no strategy has a plan within 1 kB per rank"):
         chosen(replace(request, memory=1e3))
+
+
+def test_no_candidate_takes_the_time_of_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float] = []
+
+    def timed(request: Request, *more: object) -> Row:
+        assert request.time_limit is not None
+        limits.append(request.time_limit)
+        return made(request, *more)  # type: ignore[arg-type]
+
+    made = search.row
+    monkeypatch.setattr(search, "row", timed)
+    chosen(Request(net=net(10_000), machine=machine(), time_limit=1e4))
+    assert len(limits) > 1
+    assert 0 < limits[0] <= 1e4 / 4
+    assert max(limits) <= 1e4
 
 
 @pytest.mark.by_day(0)

@@ -63,7 +63,9 @@ def explain(args: argparse.Namespace) -> None:
         return
     kinds = [kind for kind, registry in KINDS.items() if args.name in registry]
     if not kinds and args.name in {*shipped.names("nets"), *shipped.names("machines")}:
-        raise CommschedError(f"{args.name} is a file; see 'commsched show {args.name}'")
+        raise CommschedError(
+            f"{args.name} is a shipped net or machine; see 'commsched show {args.name}'"
+        )
     if not kinds:
         near = nearest(args.name, [name for registry in KINDS.values() for name in registry])
         raise CommschedError(f"nothing is called {args.name!r}; see 'commsched list'{near}")

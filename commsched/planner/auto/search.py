@@ -75,12 +75,8 @@ class Search:
             some = iter([each for each in known if (each.strategy in OUTLINES) == outlined])
             later = 0 if outlined else sum(each.strategy in OUTLINES for each in known)
             while waiting := [*self._waiting(some)]:
-                self._all(
-                    sorted(
-                        waiting, key=lambda one: (one.candidate.words in self.hidden, one.floor)
-                    ),
-                    later,
-                )
+                waiting.sort(key=lambda one: (one.candidate.words in self.hidden, one.floor))
+                self._all(waiting, later)
         place = {each.words: number for number, each in enumerate(known)}
         self.rows.sort(key=lambda row: (row.time, place[row.candidate.words]))
 

@@ -88,9 +88,11 @@ def _shorter(problem: Problem, choices: Sequence[MethodChoice]) -> Iterator[Chan
     methods = problem.prices.methods
     for k, seconds in enumerate(problem.alone([choice.bucket for choice in choices])):
         made, now = choices[k]
+        if not np.isfinite(seconds[now]):  # a method that is not on the problem's list
+            continue
         for other in sorted(problem.options(made), key=seconds.__getitem__):
             less = seconds[other] < seconds[now] or not methods[now].lossless
-            if less and methods[other].lossless and np.isfinite(seconds[now]):
+            if less and methods[other].lossless:
                 yield Change(k, k + 1, (MethodChoice(made, other),))
 
 
