@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.cost.alongside import alongside
+from commsched.cost.pattern import Places
 from commsched.cost.price import price
 from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method
@@ -21,6 +22,7 @@ from commsched.schedule.registry import COLLECTIVES
 from commsched.simulate.engine import simulate
 from tests.support.pipeline_plans import net, shared_nic, staged
 from tests.support.small_plans import machine
+from tests.test_tree import tree
 
 PER_BYTE = 8e-9  # s/B of a port
 
@@ -98,3 +100,20 @@ def test_dealt_out_ranks_leave_their_node_with_every_hop():
 def test_an_order_that_does_not_exist_is_refused():
     with pytest.raises(CommschedError, match="order 'size'; allowed: nodes, ranks"):
         COLLECTIVES["ring:size"]
+
+
+@pytest.mark.parametrize("teams", [2, 4])
+@pytest.mark.parametrize("ports", [1, 2])
+def test_groups_share_the_ports_of_all_levels(teams, ports):
+    """Each group's messages take as long as they do in a round with those of all groups."""
+    on = tree(2, 2, 2, 4)
+    on = replace(on, nic=replace(on.nic, per_node=ports))
+    groups = [on.group(range(first, on.size, teams)) for first in range(teams)]
+    for ahead in range(1, groups[0].size):
+        ranks = np.arange(on.size)
+        whole = Places(on, on.everyone).wire(ranks, (ranks + ahead * teams) % on.size)
+        for number, team in enumerate(groups):
+            members = np.arange(team.size)
+            there = (members + ahead) % team.size
+            alone = Places(alongside(on, team), team).wire(members, there)
+            np.testing.assert_allclose(alone.shared, whole.shared[number::teams])

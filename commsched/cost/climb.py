@@ -1,5 +1,6 @@
 """The way of a message through the levels of a machine: which links it takes, and which ports."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,24 @@ class _Ports:
     per_byte: Floats | float  # s/B, (p,)
 
 
+def switches(levels: Sequence[Level], ranks: Ints) -> list[Ints]:
+    """Return the switch of each level that a rank hangs on: (p,) each."""
+    found = []
+    for level, span in zip(levels, spans(levels), strict=True):
+        parts = span.size // level.children
+        rail = ranks % parts * level.rails // parts
+        found.append(ranks // span.size * level.rails + rail)
+    return found
+
+
+def switches_below(levels: Sequence[Level], ranks: Ints) -> list[Ints]:
+    """Return the switch of the level below that a rank hangs on, or the rank itself: (p,) each.
+
+    The ranks of a switch share the ports by which it leaves to the level.
+    """
+    return [ranks, *switches(levels, ranks)[:-1]]
+
+
 class Climb:
     """Links and ports between the members of a group.
 
@@ -33,12 +52,11 @@ class Climb:
         ranks = np.array(group.ranks, np.int64)
         shapes = spans(levels)
         self._child = [ranks // (shapes[k - 1].size if k else 1) for k in range(len(levels))]
-        self._switch = []
+        self._switch = switches(levels, ranks)
         self._ports: list[_Ports | None] = []
         node, rates = place_of_node(levels), port_rates(levels)
-        below = ranks  # the switch of the level below, or the rank
         rails = 1
-        for k, level in enumerate(levels):
+        for k, (level, below) in enumerate(zip(levels, switches_below(levels, ranks), strict=True)):
             nic = level.nic
             if not rates[k]:
                 self._ports.append(None)
@@ -51,10 +69,6 @@ class Climb:
             else:
                 self._ports.append(_Ports(below, rates[k] * rails))
             rails = level.rails
-            parts = shapes[k].size // level.children
-            rail = ranks % parts * rails // parts
-            below = ranks // shapes[k].size * rails + rail
-            self._switch.append(below)
 
     def wire(self, src: Ints, dst: Ints) -> Wire:
         """Return the seconds of messages from `src` to `dst`, (m,), members of the group."""
