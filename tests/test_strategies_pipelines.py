@@ -30,7 +30,7 @@ from tests.support.pipeline_plans import (
     staged,
     without_launches,
 )
-from tests.support.small_plans import graph, machine
+from tests.support.small_plans import graph, machine, shared
 
 PIPELINES = [name for name, strategy in STRATEGIES.items() if "stages" in strategy.parameters]
 FLUSHED = ["gpipe", "1f1b"]
@@ -281,3 +281,15 @@ def test_steps_follow_each_other_without_overlap(name):
     least = (4 + 3 - 1) * (FORWARD + BACKWARD) + apply
     assert (found[:-1] >= least - 1e-12).all()
     np.testing.assert_allclose(found[:-1], least, rtol=1e-3)  # and packing of 400 B
+
+
+@pytest.mark.parametrize("shape", [(1, 8), (2, 4), (4, 2)])
+def test_the_sums_of_replicas_wait_for_those_of_turns_on_their_stream(shape):
+    wide = shared(graph([400_000] * 8, 1e-3), summed=200_000)
+    params = {"tensor": 2, "pipeline": 2, "microbatches": 2}
+    wanted = Request(net=wide, machine=machine(*shape), strategy="3d", params=params, bucket=1.0)
+    found = simulate(make_plan(wanted, "greedy"), 3).timeline()
+    lane = found.rank.astype(np.int64) * len(found.streams) + found.stream
+    order = np.lexsort((found.end, found.start, lane))
+    same = lane[order][1:] == lane[order][:-1]
+    assert (found.start[order][1:] - found.end[order][:-1])[same].min() >= -1e-12

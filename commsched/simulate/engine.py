@@ -143,6 +143,10 @@ class _Simulation:
             turn = PlacedTurn(chain, start, end, teams[chain.role])
             for number, part in enumerate(chain.parts):
                 self._note(chain.role, step, part.op, turn, number)
+                if part.op.launch >= 0:  # a sum: what follows on its stream waits for it
+                    until = self.ends[chain.role, step, part.op.name].end
+                    free = self.clocks[chain.role].free
+                    free[part.op.stream] = np.maximum(free[part.op.stream], until)
         nothing = np.zeros(made.columns)
         for i, role in enumerate(roles):
             for op in moving(role):
