@@ -6,8 +6,10 @@ from commsched.cli.main import main
 from commsched.cost.price import price
 from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method, legal_methods
+from commsched.machine import file as machines
+from commsched.machine.model import resized
 from commsched.net.bucket import BucketSpec
-from commsched.planner.crossover import at_rate, winners
+from commsched.planner.crossover import at_rate, outpaced, winners
 from tests.support.small_plans import machine
 
 DENSITIES, RATES = (0.001, 1.0), (1e7, 1e10)
@@ -55,3 +57,19 @@ def test_every_cell_of_the_map_counts_as_progress():
     on, cells = machine(2, 2), []
     winners(10, on, [find_method("ring+dense")], done=cells.append)
     assert sum(cells) == 17 * 17
+
+
+def test_the_rate_up_to_which_a_codec_pays_is_that_of_played_exchanges():
+    on = resized(machines.load("p3.16xlarge"), 2, 2)
+    spec = BucketSpec.uniform(10**6)
+    found = outpaced(spec, on, "fp16")
+    legal = [*legal_methods(on.everyone, more=("fp16",))]
+    kinds = [m for m in legal if m.coding == "fp16"], [m for m in legal if m.lossless]
+    pays = []
+    for rate in (found.rate / 1.01, found.rate * 1.01):
+        there = at_rate(on, rate)
+        coded, exact = (
+            min(price(m, spec, there, on.everyone).seconds for m in some) for some in kinds
+        )
+        pays.append(coded < exact)
+    assert pays == [True, False]

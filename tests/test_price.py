@@ -219,6 +219,15 @@ def test_beyond_the_limit_the_closed_form_starts_with_the_last(name):
         np.testing.assert_array_equal(few.messages, many.messages)
 
 
+@pytest.mark.parametrize("name", ["tree", "doubling", "halving-doubling"])
+def test_exchanges_of_unevenly_filled_nodes_are_played_where_a_formula_adds_up_too_much(name):
+    uneven = replace(machine(1, 15), node_of_rank=(0,) * 8 + (1,) * 7)
+    question, start = asked(name, uneven), np.zeros(15)
+    found = price.exchange(*question, start, limit=0)
+    np.testing.assert_array_equal(found.end, play(*question, start).end)
+    assert closed(*question).seconds > found.end.max()
+
+
 def test_a_measured_all_reduce_costs_its_seconds_and_the_bytes_of_its_algorithm():
     on, start = flat(8), np.linspace(0.0, 1.0, 8)
     known = replace(on, native=((4000.0, 0.25),), startup=0.1)

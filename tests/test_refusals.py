@@ -35,6 +35,31 @@ COMMANDS = {
         ("--set latency=2h", "latency must be finite and at least 0, at most 3600 s"),
         ("--set jitter=11", "jitter must be finite and at least 0, at most 10"),
     ),
+    "plan lstm --scale 0.01 --machine p3.16xlarge --nodes 2 --lanes 2 -o {folder}/plan.json": (
+        ("--lossless --method ring+fp16", "--lossless and --method ring+fp16 contradict"),
+        (
+            "--lossless --method ring+dense --later 3=all-gather+topk:0.01",
+            "goes by all-gather+topk:0.01, which loses something",
+        ),
+        (
+            "--lossless --strategy zero1 --param gather=fp16",
+            "+fp16, which loses something; leave out --lossless",
+        ),
+        (
+            "--lossless --strategy gpipe --param stages=2 --param messages=fp16",
+            "messages between stages go by fp16",
+        ),
+        ("--method ring+dense --allow fp16", "--allow fp16: no --method uses it"),
+        ("--method ring+fp16 --break-even", "--break-even compares with the best lossless plan"),
+        ("--strategy auto --first 3=ring+dense", "--first is for strategy 'sync', got 'auto'"),
+        ("--strategy zero1 --refresh 3", "--refresh is for strategy 'sync', got 'zero1'"),
+        ("--first 2=ring+dense --first 5=ring+dense", "--first is given once"),
+        ("--strategy zero1 --planner greedy", "--planner is not for strategy 'zero1'"),
+        (
+            "--method ring+dense --memory 6MB --later 3=all-gather+topk:0.1",
+            "a memory limit of 6 MB per rank cannot hold",
+        ),
+    ),
     "price --machine localhost": (
         ("0", "NUMEL must be from 1 to 2^40 elements, got 0"),
         ("1.5", "NUMEL is a whole number of elements"),

@@ -19,6 +19,22 @@ OPTIONS = (
 )
 
 
+def check(args: argparse.Namespace, strategy: str) -> None:
+    """Refuse options that a strategy cannot follow, before anything is planned."""
+    from commsched.cli.choice import AUTO
+    from commsched.program.registry import STRATEGIES
+
+    if len(args.first) > 1:
+        raise CommschedError(
+            "--first is given once: after its steps the plan's own methods follow; for more changes"
+            " give --later"
+        )
+    given = {"first": args.first, "later": args.later, "refresh": args.refresh}
+    for option in (name for name, value in given.items() if value):
+        if strategy == AUTO or not STRATEGIES[strategy].changes:
+            raise CommschedError(f"--{option} is for strategy 'sync', got {strategy!r}")
+
+
 def added(
     made: "Plan", args: argparse.Namespace, computed: "Mapping[int, str] | None" = None
 ) -> "Plan":

@@ -4,6 +4,7 @@ from typing import Any
 
 from commsched.cli import reasons, stages
 from commsched.machine.library import library_of
+from commsched.machine.model import Machine
 from commsched.machine.ports import network, network_data
 from commsched.machine.trust import doubts, errors_of
 from commsched.net.compute import compute_data, origin
@@ -41,9 +42,16 @@ def headline(made: Plan) -> str:
     size, quality = nbytes(made.net.nbytes), reasons.quality(made)
     return (
         f"plan {made.hash[:12]}: {made.net.name} ({size} of gradients) on {made.machine.name},"
-        f" {made.machine.nodes} x {made.machine.size // made.machine.nodes} ranks,"
+        f" {_ranks(made.machine)},"
         f" {made.strategy}, {len(made.launches)} launches" + (f"; {quality}" if quality else "")
     )
+
+
+def _ranks(on: Machine) -> str:
+    nodes = on.nodes
+    if len(set(on.ranks_of_node)) > 1:
+        return f"{on.size} ranks on {nodes} nodes"
+    return f"{nodes} x {on.size // nodes} ranks"
 
 
 def summary(made: Plan) -> dict[str, Any]:

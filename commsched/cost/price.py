@@ -26,6 +26,8 @@ from commsched.schedule.rounds import Schedule
 
 # Most moves that are played: 5 ms, or 20 ms if every round has its own pattern.
 LIMIT = 2**19
+# Least such number if nodes have unequal counts: formulas then add up rounds' slowest links.
+UNEVEN = 2**16
 SIZES = 256  # of modelled sums of a library that a machine keeps
 
 
@@ -174,6 +176,8 @@ def _routed(routes: Sequence[_Route]) -> Iterator[Played]:
     together: dict[tuple[Schedule, Group], list[int]] = {}
     for i, one in enumerate(routes):
         schedule, payload, machine, group, begin, _, limit, _ = one
+        if len({len(members) for members in group.members}) > 1:
+            limit = max(limit, UNEVEN)
         if moves_up_to(schedule, limit) > limit:
             cost = closed(schedule, payload, machine, group)
             if cost is not None:

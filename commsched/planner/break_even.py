@@ -127,6 +127,11 @@ def check_break_even(request: Request) -> Reach:
         )
     if not lossy(request):
         raise CommschedError("--break-even needs --allow: lossy codecs whose gain is looked at")
+    if not list(replace(request, lossy=()).methods(request.machine.everyone)):
+        raise CommschedError(
+            "--break-even compares with the best lossless plan, and --method names lossy methods"
+            " only; nearest: --method ring+dense besides"
+        )
     found = reach(request.machine)
     if found is None:
         raise CommschedError("--break-even needs a machine of several nodes, which have ports")

@@ -16,6 +16,7 @@ from commsched.exchange.registry import legal_methods
 from commsched.machine.model import Link, Machine, Nic
 from commsched.machine.relink import relinked
 from commsched.net.bucket import BucketSpec
+from commsched.planner.search.shortlist import KEEP
 from commsched.units import bits, significant
 
 DENSITIES = tuple(np.geomspace(1e-4, 1.0, 17).tolist())
@@ -127,8 +128,9 @@ def outpaced(spec: BucketSpec, machine: Machine, codec: str) -> Outpaced:
 
     def best(methods: Sequence[Method], rate: float) -> tuple[float, str]:
         on = at_rate(machine, rate)
-        found = ((price(m, spec, on, on.everyone, limit=0).seconds, m.name) for m in methods)
-        return min(found)
+        formulas = [price(m, spec, on, on.everyone, limit=0).seconds for m in methods]
+        near = [m for m, s in zip(methods, formulas, strict=True) if s <= KEEP * min(formulas)]
+        return min((price(m, spec, on, on.everyone).seconds, m.name) for m in near)
 
     def pays(rate: float) -> bool:
         return best(coded, rate)[0] < best(exact, rate)[0]

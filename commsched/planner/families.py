@@ -113,7 +113,9 @@ def families(request: Request) -> Iterator[Family]:
     if allowed:
         yield Family.of("allowed", request)
     if not half and not request.lossless:
-        yield Family.of("half", replace(request, lossy=(_fastest(request),)))
+        wider = replace(request, lossy=(_fastest(request),))
+        if not all(method.lossless for method in wider.methods(request.machine.everyone)):
+            yield Family.of("half", wider)
 
 
 def lossy(request: Request) -> tuple[str, ...]:

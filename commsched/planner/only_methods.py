@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from commsched.errors import CommschedError
 from commsched.exchange.method import Method
-from commsched.exchange.registry import METHODS, find_method, legal_methods
+from commsched.exchange.registry import METHODS, find_method, legal_methods, lossy_name
+from commsched.planner.registry import FRAMES
 from commsched.planner.request import Request
 from commsched.planner.validate_request import nearest_method, reason
 
@@ -21,6 +22,14 @@ def only(request: Request, names: Sequence[str]) -> Request:
         for method in wanted.values()
         if not method.lossless
     ]
+    if request.lossless and lossy:
+        losing = next(method.name for method in wanted.values() if not method.lossless)
+        raise CommschedError(
+            f"--lossless and --method {losing} contradict each other; leave one out"
+        )
+    unused = [name for name in map(lossy_name, request.lossy) if name not in lossy]
+    if unused and request.strategy not in {"auto", *FRAMES}:  # those code other messages, too
+        raise CommschedError(f"--allow {unused[0]}: no --method uses it; leave one of them out")
     request = replace(request, lossy=tuple(dict.fromkeys([*request.lossy, *lossy])))
     legal = {m.name for m in legal_methods(request.machine.everyone, more=request.lossy)}
     for name in wanted.keys() - legal:

@@ -125,7 +125,8 @@ class ExchangeCosts:
             key = what, apart
             if key in self._known:
                 after, sent = self._known[key]
-                return Exchanged(first + after, sent)
+                # `after` is of starts that differ by less than SAME
+                return Exchanged(np.maximum(first + after, start), sent)
         phase = None if op.kind is Kind.DECIDE else self.phase(op, step)
         of_team = (self._of_team, what) if what else None
         found = exchanged(machine, phase, teams, start, rest, self._limit, of_team)

@@ -23,8 +23,10 @@ from commsched.cli.options import (
 )
 from commsched.cli.plan_facts import facts, summary
 from commsched.cli.signals import Spare, one_interrupt, time_limit
+from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError, TooLittleTime
 from commsched.exchange import recorded_gradients as recorded
+from commsched.exchange.registry import find_method
 from commsched.net import file as net_file
 from commsched.net.graph import Net
 from commsched.net.load import on_machine
@@ -35,6 +37,7 @@ from commsched.planner.auto.learning import cost_of
 from commsched.planner.break_even import RATES, BreakEven, break_even, check_break_even
 from commsched.planner.families import NO_PLAN, Planned, plan_with_verdict
 from commsched.planner.limits.error_budget import verdict as errors
+from commsched.planner.limits.memory import fits, refusal
 from commsched.planner.only_methods import only
 from commsched.planner.reasons import verdict
 from commsched.planner.registry import DEFAULT
@@ -164,6 +167,7 @@ def request(args: argparse.Namespace) -> Request:
         raise CommschedError(
             f"--lossless and --allow {args.allow} contradict each other; leave one out"
         )
+    schedule.check(args, args.strategy)
     if args.allow_small and args.max_error is None:
         raise CommschedError("--allow-small needs --max-error; without it no tensor is spared")
     if args.gradients is not None and args.max_error is None:
@@ -282,8 +286,31 @@ def plan(args: argparse.Namespace) -> None:
             if limited and not all(launch.reason for launch in found.plan.launches):
                 spare.left_out.append("reasons of the launches")
         made = schedule.added(found.plan, args)
+        _check(args, wanted, made)
         plan_file.write(args.output, made)
     _report(args, wanted, made, chosen, spare)
+
+
+def _check(args: argparse.Namespace, wanted: Request, made: Plan) -> None:
+    """Refuse a plan that does not keep what was asked for."""
+    if args.planner not in (DEFAULT, made.planner) and wanted.strategy != choice.AUTO:
+        raise CommschedError(
+            f"--planner is not for strategy {made.strategy!r}, which plans by itself; leave it out"
+        )
+    if wanted.memory is not None and not fits(wanted, made):
+        raise refusal(wanted, made)
+    for launch in made.launches if wanted.lossless else ():
+        if not find_method(launch.method).lossless:
+            raise CommschedError(
+                f"--lossless: launch {launch.name!r} goes by {launch.method}, which loses"
+                " something; leave out --lossless or what asks for this method"
+            )
+    codec = made.params.get("messages")
+    if wanted.lossless and isinstance(codec, str) and not CODECS[codec].lossless:
+        raise CommschedError(
+            f"--lossless: messages between stages go by {codec}, which loses something; leave out"
+            " --lossless or --param messages"
+        )
 
 
 def _report(

@@ -104,12 +104,12 @@ def _lossless(
     more = asked is not None and _saved(asked, lossless) > NOTHING
     if not (helps or more):
         which = (
-            "no lossless codec" if asked is None else f"neither a lossless codec nor {_by(asked)}"
+            "no lossless codec" if asked is None else f"neither a lossless codec nor {_of(asked)}"
         )
         return [f"do not compress: {which} gains anything"]
     found = [_gain(plan, lossless, dense, "dense") if helps else "no lossless codec helps"]
     if asked is not None:
-        found.append(_would(plan, asked, lossless) if more else f"{_by(asked)} would gain no more")
+        found.append(_would(plan, asked, lossless) if more else f"{_of(asked)} would gain no more")
     return found
 
 
@@ -128,7 +128,7 @@ def _lossy(
         if _saved(allowed, lossless) > NOTHING:
             found.append(_gain(plan, allowed, lossless, "lossless", "more"))
         else:
-            found.append(f"{_by(allowed)} gains no more")
+            found.append(f"{_of(allowed)} gains no more")
     if asked is not None and _saved(asked, allowed) > NOTHING:
         found.append(_would(plan, asked, allowed))
     return found
@@ -169,6 +169,11 @@ def _exposed(one: Alternative) -> str:
     if one.exposed <= RESOLUTION:
         return "all communication is hidden"
     return f"{seconds(one.exposed)} of communication are exposed"
+
+
+def _of(one: Alternative) -> str:
+    """Name what a plan may lose by, whether it uses it or not."""
+    return ", ".join(one.allow)
 
 
 def _by(one: Alternative) -> str:
