@@ -26,8 +26,7 @@ from commsched.schedule.rounds import Schedule
 
 # Most moves that are played: 5 ms, or 20 ms if every round has its own pattern.
 LIMIT = 2**19
-# Least such number if nodes have unequal counts: formulas then add up rounds' slowest links.
-UNEVEN = 2**16
+CHEAP = 2**16  # moves that are played for many methods and rates: 1 ms
 SIZES = 256  # of modelled sums of a library that a machine keeps
 
 
@@ -177,7 +176,7 @@ def _routed(routes: Sequence[_Route]) -> Iterator[Played]:
     for i, one in enumerate(routes):
         schedule, payload, machine, group, begin, _, limit, _ = one
         if len({len(members) for members in group.members}) > 1:
-            limit = max(limit, UNEVEN)
+            limit = max(limit, CHEAP)  # formulas add up the slowest links of all rounds
         if moves_up_to(schedule, limit) > limit:
             cost = closed(schedule, payload, machine, group)
             if cost is not None:

@@ -9,14 +9,13 @@ import numpy as np
 
 from commsched.arrays import Floats
 from commsched.coding.registry import CODECS
-from commsched.cost.price import price
+from commsched.cost.price import CHEAP, price
 from commsched.errors import CommschedError
 from commsched.exchange.method import Method
 from commsched.exchange.registry import legal_methods
 from commsched.machine.model import Link, Machine, Nic
 from commsched.machine.relink import relinked
 from commsched.net.bucket import BucketSpec
-from commsched.planner.search.shortlist import KEEP
 from commsched.units import bits, significant
 
 DENSITIES = tuple(np.geomspace(1e-4, 1.0, 17).tolist())
@@ -128,9 +127,8 @@ def outpaced(spec: BucketSpec, machine: Machine, codec: str) -> Outpaced:
 
     def best(methods: Sequence[Method], rate: float) -> tuple[float, str]:
         on = at_rate(machine, rate)
-        formulas = [price(m, spec, on, on.everyone, limit=0).seconds for m in methods]
-        near = [m for m, s in zip(methods, formulas, strict=True) if s <= KEEP * min(formulas)]
-        return min((price(m, spec, on, on.everyone).seconds, m.name) for m in near)
+        found = ((price(m, spec, on, on.everyone, limit=CHEAP).seconds, m.name) for m in methods)
+        return min(found)
 
     def pays(rate: float) -> bool:
         return best(coded, rate)[0] < best(exact, rate)[0]
