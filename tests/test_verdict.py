@@ -17,6 +17,7 @@ from commsched.net import file as net_file
 from commsched.plan import file as plan_file
 from commsched.plan.model import Alternative, Plan
 from commsched.planner.families import families, plan_with_verdict
+from commsched.planner.only_methods import only
 from commsched.planner.reasons.verdict import NOTHING, conclusion, lines
 from commsched.planner.request import Request
 from commsched.planner.search.timing import iteration
@@ -276,3 +277,28 @@ def test_plans_without_seconds_are_compared_without_a_division_by_zero():
     ]
     made = replace(plan(graph([8]), machine(1, 2), ["ring+dense"]), alternatives=tuple(rows))
     assert "do not compress" in "\n".join(lines(made))
+
+
+def test_nothing_is_said_of_codecs_that_no_method_of_the_request_uses():
+    asked = only(Request(net=graph([10**6]), machine=machine(2, 2)), ["ring+dense"])
+    assert [family.name for family in families(asked)] == ["dense", "lossless"]
+    assert conclusion(plan_with_verdict(asked).plan).startswith("do not compress: no lossless")
+
+
+def test_what_would_gain_no_more_is_named_by_what_is_not_allowed():
+    row = {"low": 1.0, "high": 1.0, "exposed": 0.0, "memory": 0.0}
+    rows = (
+        Alternative(family="dense", iteration=2.0, **row),
+        Alternative(family="lossless", iteration=1.0, used=("node-union",), **row),
+        Alternative(family="half", iteration=1.0, allow=("fp16",), used=("node-union",), **row),
+    )
+    made = replace(plan(graph([8]), machine(1, 2), ["ring+dense"]), alternatives=rows)
+    assert "compress; fp16 would gain no more" in conclusion(made)
+
+
+def test_ranks_of_a_tree_that_wait_for_nobody_end_no_earlier_than_they_begin():
+    on = resized(machine_file.load("p3.16xlarge"), 5, 1)
+    asked = only(
+        Request(net=net_file.load("resnet32"), machine=on), ["centralised", "native+dense"]
+    )
+    plan_with_verdict(asked).plan.check()
