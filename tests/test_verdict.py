@@ -286,11 +286,18 @@ def test_nothing_is_said_of_codecs_that_no_method_of_the_request_uses():
 
 
 def test_what_would_gain_no_more_is_named_by_what_is_not_allowed():
-    row = {"low": 1.0, "high": 1.0, "exposed": 0.0, "memory": 0.0}
-    rows = (
-        Alternative(family="dense", iteration=2.0, **row),
-        Alternative(family="lossless", iteration=1.0, used=("node-union",), **row),
-        Alternative(family="half", iteration=1.0, allow=("fp16",), used=("node-union",), **row),
+    rows = tuple(
+        Alternative(
+            family=name,
+            iteration=s,
+            low=s,
+            high=s,
+            exposed=0.0,
+            memory=0.0,
+            allow=("fp16",) if name == "half" else (),
+            used=() if name == "dense" else ("node-union",),
+        )
+        for name, s in (("dense", 2.0), ("lossless", 1.0), ("half", 1.0))
     )
     made = replace(plan(graph([8]), machine(1, 2), ["ring+dense"]), alternatives=rows)
     assert "compress; fp16 would gain no more" in conclusion(made)
@@ -302,3 +309,18 @@ def test_ranks_of_a_tree_that_wait_for_nobody_end_no_earlier_than_they_begin():
         Request(net=net_file.load("resnet32"), machine=on), ["centralised", "native+dense"]
     )
     plan_with_verdict(asked).plan.check()
+
+
+@pytest.mark.parametrize("lossy", [(), ("fp16",)])
+def test_no_method_of_the_same_codec_is_nearer_than_the_runner_up(lossy):
+    on = resized(machine_file.load("p3.16xlarge"), 2, 2)
+    asked = Request(net=graph([2 * 10**5, 3 * 10**6, 10**6]), machine=on, lossy=lossy)
+    made = plan_with_verdict(asked).plan
+    for k, launch in enumerate(made.launches):
+        coding = find_method(launch.method).coding
+        for other in asked.methods(on.everyone):
+            if other.coding == coding and other.name != launch.method:
+                launches = list(made.launches)
+                launches[k] = replace(launch, method=other.name, reason=None)
+                more = iteration(replace(made, launches=tuple(launches))) - made.iteration
+                assert launch.reason.margin <= more + 0.01 * made.iteration

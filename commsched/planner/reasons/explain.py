@@ -1,6 +1,6 @@
 """The reason of each launch: its runner-up, and what the runner-up would cost."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
 
 from commsched.exchange.method import Method
@@ -30,9 +30,11 @@ def explained(problem: Problem, candidate: Candidate, planner: str) -> Plan:
     options = [problem.options(choice.bucket) for choice in candidate.choices]
     others = _others(problem, candidate, options)
     free = [not choice.bucket.forced for choice in candidate.choices]
-    alone = [k for k, some in enumerate(others) if free[k] and not some]
-    for k, near in zip(alone, _second_best(problem, candidate, alone), strict=True):
-        others[k] = [near] if near else []
+    for coded_alike in (True, False):  # first those of the same codecs, whatever was considered
+        where = [k for k, some in enumerate(others) if free[k] and (coded_alike or not some)]
+        found = _second_best(problem, candidate, where, coded_alike)
+        for k, near in zip(where, found, strict=True):
+            others[k] = sorted([*others[k], *([near] if near else [])])
     opposites = _opposites(problem, candidate, others)
     exactly = len(candidate.choices) <= FEW
     launches = tuple(
@@ -89,17 +91,30 @@ def _opposites(
             for k, (made, _) in enumerate(candidate.choices)
             if not made.forced and chosen[k].compresses == kind
         ]
-        several = _contrast(problem, [candidate.choices[k].bucket for k in where], kind)
+        made = [candidate.choices[k].bucket for k in where]
+        several = _cheapest(problem, made, _opposite_methods(problem, kind) if made else [])
         for k, near in zip(where, _roughly(problem, candidate, where, several), strict=True):
             found[k] = min((o for o in (near, found[k]) if o), default=None)
     return found
 
 
-def _second_best(problem: Problem, candidate: Candidate, where: list[int]) -> list[Other | None]:
-    """The runner-up of launches for whose buckets one method only was considered."""
-    used = {problem.prices.methods[candidate.choices[k].method].name for k in where}
+def _second_best(
+    problem: Problem, candidate: Candidate, where: list[int], coded_alike: bool
+) -> list[Other | None]:
+    """The nearest of the methods that were not considered, for each of some launches.
+
+    coded_alike: only of methods with a codec that one of these launches has.
+    """
+    methods = problem.prices.methods
+    considered = {method.name for method in methods}
+    codings = {methods[candidate.choices[k].method].coding for k in where}
+    more = [
+        m
+        for m in problem.request.methods(problem.prices.group)
+        if m.name not in considered and not (coded_alike and m.coding not in codings)
+    ]
     made = [candidate.choices[k].bucket for k in where]
-    return _roughly(problem, candidate, where, _contrast(problem, made, without=used))
+    return _roughly(problem, candidate, where, _cheapest(problem, made, more))
 
 
 def _roughly(
@@ -118,25 +133,18 @@ def _roughly(
     return [min(found[k], default=None) for k in where]
 
 
-def _contrast(
-    problem: Problem, made: list[Bucket], kind: bool | None = None, without: Set[str] = frozenset()
-) -> list[Method]:
-    """The cheapest other methods for the least, a middle and the largest bucket.
-
-    Not of the kind that compresses, or does not. Where some have a collective that some considered
-    method has, only those are asked.
-    """
-    if not made:
-        return []
+def _opposite_methods(problem: Problem, compresses: bool) -> list[Method]:
+    """The methods of the other kind; those of a considered collective only, if there are any."""
     methods = [
-        m
-        for m in problem.request.methods(problem.prices.group)
-        if m.compresses != kind and m.name not in without
+        m for m in problem.request.methods(problem.prices.group) if m.compresses != compresses
     ]
     known = {m.family for m in problem.prices.methods if m.codec is not None}
-    near = [m for m in methods if m.codec is not None and m.family in known]
-    asked = near if kind is not None and near else methods
-    if not asked:
+    return [m for m in methods if m.codec is not None and m.family in known] or methods
+
+
+def _cheapest(problem: Problem, made: list[Bucket], asked: Sequence[Method]) -> list[Method]:
+    """The cheapest of some methods for the least, a middle and the largest bucket."""
+    if not (made and asked):
         return []
     made = sorted(made, key=lambda one: one.numel)
     found = {}
