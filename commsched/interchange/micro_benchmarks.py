@@ -6,6 +6,7 @@ same), OSU Micro-Benchmarks 5 to 7 (mvapich.cse.ohio-state.edu/benchmarks).
 
 import re
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,33 +86,46 @@ def _nccl(path: str, lines: list[str]) -> Series | str:
     body = [line.split() for line in lines if line[:1].isdigit()]
     width = len(body[0]) if body else 0
     whole = [words for words in body if len(words) == width > 2 * COLUMNS]
-    points, ratio = [], 0.0
+    points = []
     for words in whole:
         times = [_number(words[-COLUMNS]), _number(words[-2 * COLUMNS])]
         seconds = next((time for time in times if time), None)
         if seconds:
             points.append((float(words[0]), seconds * 1e-6))
-        rates = _number(words[-2 * COLUMNS + 1]), _number(words[-2 * COLUMNS + 2])
-        ratio = rates[1] / rates[0] if rates[0] and rates[1] else ratio
     ascending = _ascending(points, path, lines[0])
     named = next((match[1] for match in map(NAMED.match, lines) if match), "")
-    kind = NCCL.get(named) if named else _kind(whole, ratio, sum(lanes))
+    kind = NCCL.get(named) if named else _kind(whole, sum(lanes))
     if kind is None:
         return f"{named}_perf" if named else "an unnamed test of nccl-tests"
     torn = len(whole) < len(body) or not any("Avg bus bandwidth" in line for line in lines)
     return Series(path, kind, f"nccl-tests' {kind}", ascending, lanes, torn)
 
 
-def _kind(rows: list[list[str]], ratio: float, ranks: int) -> str | None:
+def _kind(rows: list[list[str]], ranks: int) -> str | None:
     """Tell a test by its operation and the ratio of its two bandwidths, where it has no name.
 
-    It is 2 (p - 1) / p for an all-reduce of p ranks, and 1 for sends to the next rank.
+    It is 2 (p - 1) / p for an all-reduce of p ranks, and 1 for sends to the next rank. Other tests
+    of all ranks, whose root is -1, have (p - 1) / p; None where the digits fit them, too.
     """
-    adds = bool(rows) and rows[0][3] not in ("none", "-1")
-    factor = 2 * (ranks - 1) / ranks if ranks else 0.0
-    if adds and factor and abs(ratio / factor - 1) < 0.02:
-        return ALL_REDUCE
-    return SHIFT if not adds and rows and rows[0][4] == "-1" and abs(ratio - 1) < 0.02 else None
+    if not ranks or not rows or rows[0][4] != "-1":
+        return None
+    others = (ranks - 1) / ranks
+    adds = rows[0][3] not in ("none", "-1")
+    kind, ratio = (ALL_REDUCE, 2 * others) if adds else (SHIFT, 1.0)
+    limits = [_ratio(words) for words in rows]
+    fit = [all(low <= tried <= high for low, high in limits) for tried in (ratio, others)]
+    return kind if fit == [True, False] else None
+
+
+def _ratio(words: list[str]) -> tuple[float, float]:
+    """Return the limits of bus over algorithm bandwidth that the digits of a row leave open."""
+    rates = words[1 - 2 * COLUMNS : 3 - 2 * COLUMNS]
+    algorithm, bus = map(_number, rates)
+    if algorithm is None or bus is None:
+        return 0.0, inf
+    half, bus_half = (0.5001 * 0.1 ** len(word.partition(".")[2]) for word in rates)
+    most = (bus + bus_half) / (algorithm - half) if algorithm > half else inf
+    return (bus - bus_half) / (algorithm + half), most
 
 
 def _number(word: str) -> float | None:

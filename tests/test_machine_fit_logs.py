@@ -1,0 +1,48 @@
+"""`machine fit`: logs of other tests, and logs that show too little, are refused in a sentence."""
+
+import pytest
+
+from commsched.errors import CommschedError
+from commsched.interchange.micro_benchmarks import read
+
+SIZES = tuple(4**k for k in range(4, 14))
+
+
+def nccl(path, hosts, ratio, operation="sum", root=-1, name="", sizes=SIZES):
+    """Write the output of nccl-tests: 10 us and 12 GB/s; hosts: ranks of each."""
+    ranks = [f"host{n}" for n, lanes in enumerate(hosts) for _ in range(lanes)]
+    lines = [f"# Collective test starting: {name}"] if name else []
+    lines += ["# nThread 1 nGpus 1 minBytes 8"]
+    lines += [f"#  Rank {r} Group 0 Pid 1 on {host} device 0" for r, host in enumerate(ranks)]
+    for size in sizes:
+        us = 10 + size / 12e3
+        row = f"{us:.2f} {size / us / 1e3:.2f} {size / us / 1e3 * ratio:.2f} 0"
+        lines.append(f"{size} {size // 4} float {operation} {root} {row} {row}")
+    path.write_text("\n".join([*lines, "# Avg bus bandwidth    : 1.0"]))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("hosts", "ratio", "operation", "root"),
+    [
+        ((8,) * 8, 63 / 64, "none", -1),  # all_gather or alltoall
+        ((8,) * 2000, 1.0, "none", -1),  # the digits leave open what it is
+        ((1, 1), 1.0, "sum", 0),  # reduce
+        ((1, 1), 0.5, "sum", -1),  # reduce_scatter
+        ((), 1.0, "none", -1),
+    ],
+)
+def test_an_unnamed_log_of_another_test_is_not_taken_for_one_that_is_read(
+    hosts, ratio, operation, root, tmp_path
+):
+    with pytest.raises(CommschedError, match="has an unnamed test of nccl-tests; those of"):
+        read(nccl(tmp_path / "log.txt", hosts, ratio, operation, root))
+
+
+@pytest.mark.parametrize("hosts", [(1, 1), (8, 8), (8,) * 16])
+def test_an_unnamed_log_is_told_by_the_ratio_of_its_bandwidths(hosts, tmp_path):
+    ranks = sum(hosts)
+    (found,) = read(nccl(tmp_path / "sum.txt", hosts, 2 * (ranks - 1) / ranks))
+    assert found.kind == "all-reduce"
+    (found,) = read(nccl(tmp_path / "sends.txt", hosts, 1.0, "none"))
+    assert found.kind == "shift"
