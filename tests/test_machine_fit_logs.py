@@ -2,6 +2,7 @@
 
 import pytest
 
+from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.interchange.micro_benchmarks import read
 
@@ -46,3 +47,27 @@ def test_an_unnamed_log_is_told_by_the_ratio_of_its_bandwidths(hosts, tmp_path):
     assert found.kind == "all-reduce"
     (found,) = read(nccl(tmp_path / "sends.txt", hosts, 1.0, "none"))
     assert found.kind == "shift"
+
+
+def stream(path, sizes):
+    """Write the output of osu_bw at 40 MB/s, where it was measured."""
+    lines = ["# OSU MPI Bandwidth Test v7.1", *(f"{size} {rate}" for size, rate in sizes)]
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.mark.parametrize("sizes", [(2**16,), (2**28,) * 4])
+def test_a_log_with_too_few_sizes_to_leave_one_out_is_refused(sizes, tmp_path, capsys):
+    start, out, log = tmp_path / "start.json", tmp_path / "out.json", tmp_path / "log.txt"
+    words = ["--nodes", "2", "--gpus", "1", "--gpu", "a100", "--net", "10 Gbit/s"]
+    assert main(["machine", "new", *words, "-o", str(start)]) == 0
+    if len(set(sizes)) == len(sizes):
+        stream(log, [*((2**k, 40.0) for k in range(8)), *((size, 40.0) for size in sizes)])
+        said = "Bandwidth has 1 size of 65.54 kB or more, and a link is fitted to 2 of these"
+    else:
+        nccl(log, (1, 1), 1.0, name="all_reduce_perf", sizes=sizes)
+        said = "1 size after '# Collective test starting: all_reduce_perf', and 4 are needed"
+    capsys.readouterr()
+    assert main(["machine", "fit", str(log), "--machine", str(start), "-o", str(out)]) == 2
+    assert said in capsys.readouterr().err
+    assert not out.exists()

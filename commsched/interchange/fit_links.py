@@ -20,11 +20,12 @@ from commsched.machine.fabric import HeldOut
 from commsched.machine.model import Group, Machine, resized
 from commsched.machine.relink import PLACES, scaled_links
 from commsched.net.bucket import BucketSpec
-from commsched.units import nbytes
+from commsched.units import count, nbytes
 
 # Fitted factors of a link's seconds, and the expected error of each one's logarithm.
 DOUBT = {"latency": 3.0, "bytes": 1.5, "oversubscription": 1.5}
 THIRD = 3  # of its sizes every third is left out of the fit
+LEAST = 2  # sizes: one is fitted to, one is left out
 # B; assumption: shorter messages back to back measure calls rather than bytes.
 STREAMED = 65536.0
 Factors = Mapping[str, float]
@@ -132,10 +133,11 @@ def fitted(machine: Machine, tasks: Sequence[Task]) -> Fit:
     A sum of all ranks also becomes the machine's measured all-reduce.
     """
     for each in tasks:
-        if not each.points:
+        if len(each.points) < LEAST:
+            sizes = count(len(each.points), "size") if each.points else "no size"
             raise CommschedError(
-                f"{each.series.path}: {each.series.title} has no size of {nbytes(each.least)} or"
-                " more, and a link is fitted to these; measure larger ones"
+                f"{each.series.path}: {each.series.title} has {sizes} of {nbytes(each.least)} or"
+                f" more, and a link is fitted to {LEAST} of these at least; measure larger ones"
             )
     factors: dict[str, float] = {}
     stages = list(_stages(machine, tasks))

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from commsched import files
 from commsched.errors import CommschedError
+from commsched.units import count
 
 Points = list[tuple[float, float]]  # (bytes, s)
 ALL_REDUCE, MESSAGE, STREAM, SHIFT = "all-reduce", "message", "stream", "shift"
@@ -148,12 +149,12 @@ def _ascending(points: Points, path: str, title: str) -> tuple[tuple[float, floa
     """Return the points by size, each size once: the shortest of its times."""
     if any(not (0 <= size < 1e15 and seconds < 1e6) for size, seconds in points):
         raise CommschedError(f"{path}: a size or a time is out of range")
-    if len(points) < LEAST:
-        raise CommschedError(
-            f"{path}: {len(points)} sizes after {title!a}, and {LEAST} are needed; it may be cut"
-            " off: run it again, as with -b 8 -e 1G -f 2"
-        )
     best: dict[float, float] = {}
     for size, seconds in points:
         best[size] = min(seconds, best.get(size, seconds))
+    if len(best) < LEAST:
+        raise CommschedError(
+            f"{path}: {count(len(best), 'size')} after {title!a}, and {LEAST} are needed; it may be"
+            " cut off: run it again, as with -b 8 -e 1G -f 2"
+        )
     return tuple(sorted(best.items()))
