@@ -56,18 +56,37 @@ def stream(path, sizes):
     return path
 
 
-@pytest.mark.parametrize("sizes", [(2**16,), (2**28,) * 4])
-def test_a_log_with_too_few_sizes_to_leave_one_out_is_refused(sizes, tmp_path, capsys):
-    start, out, log = tmp_path / "start.json", tmp_path / "out.json", tmp_path / "log.txt"
+@pytest.fixture
+def refused(tmp_path, capsys):
+    """Fit a machine of two nodes by some words, and return what is said."""
+    start, out = tmp_path / "start.json", tmp_path / "out.json"
     words = ["--nodes", "2", "--gpus", "1", "--gpu", "a100", "--net", "10 Gbit/s"]
     assert main(["machine", "new", *words, "-o", str(start)]) == 0
-    if len(set(sizes)) == len(sizes):
-        stream(log, [*((2**k, 40.0) for k in range(8)), *((size, 40.0) for size in sizes)])
-        said = "Bandwidth has 1 size of 65.54 kB or more, and a link is fitted to 2 of these"
-    else:
-        nccl(log, (1, 1), 1.0, name="all_reduce_perf", sizes=sizes)
-        said = "1 size after '# Collective test starting: all_reduce_perf', and 4 are needed"
-    capsys.readouterr()
-    assert main(["machine", "fit", str(log), "--machine", str(start), "-o", str(out)]) == 2
-    assert said in capsys.readouterr().err
-    assert not out.exists()
+
+    def fit(*logs):
+        words = ["machine", "fit", *map(str, logs), "--machine", str(start), "-o", str(out)]
+        capsys.readouterr()
+        assert main(words) == 2
+        assert not out.exists()
+        return capsys.readouterr().err
+
+    return fit
+
+
+def test_a_stream_with_one_size_to_fit_to_is_refused(refused, tmp_path):
+    log = stream(tmp_path / "log.txt", [(2**k, 40.0) for k in (*range(8), 16)])
+    said = "Bandwidth has 1 size of 65.54 kB or more, and a link is fitted to 2 of these at least"
+    assert said in refused(log)
+
+
+def test_a_size_that_is_measured_four_times_counts_once(refused, tmp_path):
+    log = nccl(tmp_path / "log.txt", (1, 1), 1.0, name="all_reduce_perf", sizes=(2**28,) * 4)
+    said = "1 size after '# Collective test starting: all_reduce_perf', and 4 are needed"
+    assert said in refused(log)
+
+
+def test_a_log_that_shows_no_link_is_refused(refused, tmp_path):
+    log = nccl(tmp_path / "log.txt", (1,), 0.0, name="all_reduce_perf")
+    assert "all-reduce of one rank shows nothing of a link; measure 2 or more" in refused(log)
+    log = nccl(tmp_path / "log.txt", (1, 1), 1.0, name="all_reduce_perf")
+    assert "measured on 2 hosts, and a log of links inside" in refused("--inside", log)

@@ -100,12 +100,17 @@ def task(machine: Machine, series: Series, place: str = "") -> Task:
     lanes = series.lanes
     if len(set(lanes)) > 1:
         raise CommschedError(f"{series.path}: hosts have different numbers of ranks: {lanes}")
+    if place == "inside" and len(lanes) > 1:
+        raise CommschedError(
+            f"{series.path}: measured on {len(lanes)} hosts, and a log of links inside a node is of"
+            " one; give the log without --inside"
+        )
     if place and place not in PLACES:
         ranks = ranks_of(machine, level_of(machine, place), series)
         return Task(series, replace(machine, native=()), place, ranks)
     if place == "inside" or (len(lanes) == 1 and not place):
-        found = machine.everyone.lanes if not lanes else lanes[0]
-        on = resized(machine, 1, found if series.kind == ALL_REDUCE else max(found, 2))
+        width = machine.everyone.lanes if not lanes else lanes[0]
+        on = resized(machine, 1, width if series.kind == ALL_REDUCE else max(width, 2))
         place = "inside"
     else:
         on = resized(machine, len(lanes), lanes[0]) if lanes else machine
@@ -116,7 +121,12 @@ def task(machine: Machine, series: Series, place: str = "") -> Task:
             f" {machine.nodes} x {machine.everyone.lanes}; nearest: --nodes {len(lanes)} --lanes"
             f" {lanes[0]}"
         )
-    return Task(series, replace(on, native=()), place)
+    found = Task(series, replace(on, native=()), place)
+    if sum(lanes) == 1 or (series.kind == ALL_REDUCE and found.group.size == 1):
+        raise CommschedError(
+            f"{series.path}: {series.title} of one rank shows nothing of a link; measure 2 or more"
+        )
+    return found
 
 
 class Fit(NamedTuple):
@@ -134,9 +144,9 @@ def fitted(machine: Machine, tasks: Sequence[Task]) -> Fit:
     """
     for each in tasks:
         if len(each.points) < LEAST:
-            sizes = count(len(each.points), "size") if each.points else "no size"
+            have = count(len(each.points), "size") if each.points else "no size"
             raise CommschedError(
-                f"{each.series.path}: {each.series.title} has {sizes} of {nbytes(each.least)} or"
+                f"{each.series.path}: {each.series.title} has {have} of {nbytes(each.least)} or"
                 f" more, and a link is fitted to {LEAST} of these at least; measure larger ones"
             )
     factors: dict[str, float] = {}
