@@ -1,5 +1,7 @@
 """`machine fit`: logs of other tests, and logs that show too little, are refused in a sentence."""
 
+import re
+
 import pytest
 
 from commsched.cli.main import main
@@ -90,3 +92,15 @@ def test_a_log_that_shows_no_link_is_refused(refused, tmp_path):
     assert "all-reduce of one rank shows nothing of a link; measure 2 or more" in refused(log)
     log = nccl(tmp_path / "log.txt", (1, 1), 1.0, name="all_reduce_perf")
     assert "measured on 2 hosts, and a log of links inside" in refused("--inside", log)
+
+
+def test_links_whose_bytes_cost_nothing_are_made_and_fitted(tmp_path, capsys):
+    path, log = str(tmp_path / "free.json"), tmp_path / "osu.txt"
+    words = ["--nodes", "2", "--gpus", "2", "--gpu", "a100", "--net", "10 Gbit/s"]
+    free = [f"--set=links.{place}.bandwidth_GBps=null" for place in ("inside", "between")]
+    assert main(["machine", "new", *words, *free, "-o", path]) == 0
+    assert ", free bytes between two of a node" in capsys.readouterr().out
+    rows = [f"{4**k} 50" for k in range(6)]
+    log.write_text("\n".join(["# OSU MPI Latency Test v7.1", *rows]))
+    assert main(["machine", "fit", str(log), "--machine", path, "-o", path]) == 0
+    assert re.search(r"30 us -> .*, free bytes -> free bytes\n", capsys.readouterr().out)

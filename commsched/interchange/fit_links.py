@@ -98,13 +98,7 @@ def task(machine: Machine, series: Series, place: str = "") -> Task:
     place: "inside" or "between" nodes, or a level of the machine; "": what the series tells.
     """
     lanes = series.lanes
-    if len(set(lanes)) > 1:
-        raise CommschedError(f"{series.path}: hosts have different numbers of ranks: {lanes}")
-    if place == "inside" and len(lanes) > 1:
-        raise CommschedError(
-            f"{series.path}: measured on {len(lanes)} hosts, and a log of links inside a node is of"
-            " one; give the log without --inside"
-        )
+    _check_hosts(series, place)
     if place and place not in PLACES:
         ranks = ranks_of(machine, level_of(machine, place), series)
         return Task(series, replace(machine, native=()), place, ranks)
@@ -127,6 +121,18 @@ def task(machine: Machine, series: Series, place: str = "") -> Task:
             f"{series.path}: {series.title} of one rank shows nothing of a link; measure 2 or more"
         )
     return found
+
+
+def _check_hosts(series: Series, place: str) -> None:
+    """Refuse unlike hosts, and several hosts for links inside a node."""
+    lanes = series.lanes
+    if len(set(lanes)) > 1:
+        raise CommschedError(f"{series.path}: hosts have different numbers of ranks: {lanes}")
+    if place == "inside" and len(lanes) > 1:
+        raise CommschedError(
+            f"{series.path}: measured on {len(lanes)} hosts, and a log of links inside a node is of"
+            " one; give the log without --inside"
+        )
 
 
 class Fit(NamedTuple):
