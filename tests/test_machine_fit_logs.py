@@ -7,6 +7,7 @@ import pytest
 from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.interchange.micro_benchmarks import read
+from commsched.machine import file
 
 SIZES = tuple(4**k for k in range(4, 14))
 
@@ -104,3 +105,14 @@ def test_links_whose_bytes_cost_nothing_are_made_and_fitted(tmp_path, capsys):
     log.write_text("\n".join(["# OSU MPI Latency Test v7.1", *rows]))
     assert main(["machine", "fit", str(log), "--machine", path, "-o", path]) == 0
     assert re.search(r"30 us -> .*, free bytes -> free bytes\n", capsys.readouterr().out)
+
+
+def test_links_that_no_log_shows_stay_as_they_are(tmp_path):
+    path, log = str(tmp_path / "two.json"), "traces/micro-benchmarks/osu-2x1-c3.txt"
+    words = ["--nodes", "2", "--gpus", "1", "--gpu", "a100", "--net", "100 Gbit/s"]
+    assert main(["machine", "new", *words, "-o", path]) == 0
+    before = file.read(path)
+    assert main(["machine", "fit", log, "--machine", path, "-o", path]) == 0
+    after = file.read(path)
+    assert after.inside == before.inside
+    assert after.between.source == "fitted to osu-2x1-c3.txt"

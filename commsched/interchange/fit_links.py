@@ -146,22 +146,18 @@ def fitted(machine: Machine, tasks: Sequence[Task]) -> Fit:
     """Fit latency and rate of the links inside and between nodes, or of levels; note the errors.
 
     Least squares of logarithms over two of three sizes, damped towards the machine's own numbers.
-    A sum of all ranks also becomes the machine's measured all-reduce.
+    What no series shows stays as it is. A sum of all ranks also becomes the machine's measured
+    all-reduce.
     """
-    for each in tasks:
-        if len(each.points) < LEAST:
-            have = count(len(each.points), "size") if each.points else "no size"
-            raise CommschedError(
-                f"{each.series.path}: {each.series.title} has {have} of {nbytes(each.least)} or"
-                f" more, and a link is fitted to {LEAST} of these at least; measure larger ones"
-            )
+    _check_sizes(tasks)
     factors: dict[str, float] = {}
     stages = list(_stages(machine, tasks))
     for names, some in stages:
+        names = [name for name in names if _shown(name, some)]
         # A library's choice of algorithm follows the links: the errors have several valleys.
         corners = [_doubt(names) * signs / 2 for signs in product((-1.0, 1.0), repeat=len(names))]
-        factors |= _fit(some, factors, names, corners)
-    if len(stages) > 1:
+        factors |= _fit(some, factors, names, corners) if names else {}
+    if len(stages) > 1 and factors:
         factors = _fit(tasks, {}, list(factors), [np.log([*factors.values()])])
     predicted = [each.seconds(factors) for each in tasks]
     held, errors = [], dict[str, list[float]]()
@@ -186,6 +182,17 @@ def fitted(machine: Machine, tasks: Sequence[Task]) -> Fit:
     return Fit(replace(scaled, held_out=tuple(held), source=source), errors)
 
 
+def _check_sizes(tasks: Sequence[Task]) -> None:
+    """Refuse a series with too few sizes that can be predicted."""
+    for each in tasks:
+        if len(each.points) < LEAST:
+            have = count(len(each.points), "size") if each.points else "no size"
+            raise CommschedError(
+                f"{each.series.path}: {each.series.title} has {have} of {nbytes(each.least)} or"
+                f" more, and a link is fitted to {LEAST} of these at least; measure larger ones"
+            )
+
+
 def _stages(machine: Machine, tasks: Sequence[Task]) -> Iterator[tuple[list[str], list[Task]]]:
     """Yield names of factors with the tasks that show them: of two places, then level by level."""
     plain = [each for each in tasks if not each.ranks]
@@ -196,6 +203,13 @@ def _stages(machine: Machine, tasks: Sequence[Task]) -> Iterator[tuple[list[str]
         if some:
             shares = ["oversubscription"] if level.oversubscription else []
             yield [f"{what} {level.name}" for what in ("latency", "bytes", *shares)], some
+
+
+def _shown(name: str, tasks: Sequence[Task]) -> bool:
+    """Tell whether a factor changes the prediction of any task."""
+    tried = np.exp(_doubt([name])[0] * np.array([-1.0, 0.0, 1.0]))
+    found = ([each.seconds({name: by}) for by in tried.tolist()] for each in tasks)
+    return any(bool(np.ptp(seconds, axis=0).any()) for seconds in found)
 
 
 def _doubt(names: Sequence[str]) -> Floats:
