@@ -111,6 +111,18 @@ def test_levels_that_make_no_tree_are_refused(
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def test_a_missing_port_is_asked_for_in_its_level(tmp_path: Path) -> None:
+    data = file.to_data(FOUR)
+    del data["levels"][2]["nic"]
+    path = tmp_path / "m.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(CommschedError, match=r"levels\[2\] 'rack': key 'nic' is missing: do the 4"):
+        file.read(path)
+    data["levels"][2]["nic"] = None
+    path.write_text(json.dumps(data))
+    assert file.read(path).nic is None
+
+
 def test_show_lists_the_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "m.json"
     file.write(path, FOUR)
