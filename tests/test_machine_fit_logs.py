@@ -116,3 +116,14 @@ def test_links_that_no_log_shows_stay_as_they_are(tmp_path):
     after = file.read(path)
     assert after.inside == before.inside
     assert after.between.source == "fitted to osu-2x1-c3.txt"
+
+
+def test_a_validation_of_osu_is_no_time(tmp_path):
+    log = tmp_path / "osu.txt"
+    rows = [f"{4**k} {2 + k:.2f} Pass" for k in range(6)]
+    log.write_text("\n".join(["# OSU MPI Latency Test v7.3", "# Size Latency Validation", *rows]))
+    (found,) = read(log)
+    assert found.points == tuple((4.0**k, pytest.approx((2 + k) * 1e-6)) for k in range(6))
+    log.write_text(log.read_text().replace("7.00 Pass", "7.00 Fail"))
+    with pytest.raises(CommschedError, match=r"the validation of 1024 B failed"):
+        read(log)

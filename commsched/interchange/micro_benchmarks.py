@@ -25,6 +25,8 @@ TITLE = re.compile(r"#\s*OSU MPI\S*\s+(.+?)\s+Test\b")
 NAMED = re.compile(r"#.*\b(\w+)_perf\b")
 RANK = re.compile(r"#\s+Rank\s+\d+\s.*\bon\s+(\S+)\s+device\b")
 BEGIN = re.compile(r"#\s*(?:Collective test starting|n?Thread\b.*\bminBytes)")
+FAILED = "Fail"
+VERDICTS = ("Pass", FAILED)  # the last column of OSU's tests with -c
 COLUMNS = 4  # time, algbw, busbw and #wrong, out of place and then in place
 
 
@@ -72,7 +74,7 @@ def _osu(path: str, lines: list[str]) -> Series | str:
     if kind is None:
         return f"OSU's {title}"
     points = []
-    for row in _rows(lines, 2):
+    for row in _rows(lines, 2, path):
         size, value = row[0], row[1]
         seconds = size / (value * 1e6) if kind == STREAM and value else value * 1e-6
         if seconds > 0:
@@ -136,12 +138,19 @@ def _number(word: str) -> float | None:
         return None
 
 
-def _rows(lines: list[str], least: int) -> Iterator[list[float]]:
-    """Yield the rows of numbers."""
+def _rows(lines: list[str], least: int, path: str) -> Iterator[list[float]]:
+    """Yield the rows of numbers, without a validation's verdict; a row that failed is refused."""
     for line in lines:
-        row = [_number(word) for word in line.split()]
+        words = line.split()
+        verdict = words.pop() if words and words[-1] in VERDICTS else ""
+        row = [_number(word) for word in words]
         numbers = [value for value in row if value is not None]
         if len(numbers) == len(row) >= least:
+            if verdict == FAILED:
+                raise CommschedError(
+                    f"{path}: the validation of {words[0]} B failed; a link is fitted to messages"
+                    " that arrive"
+                )
             yield numbers
 
 
