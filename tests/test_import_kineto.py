@@ -208,3 +208,11 @@ def test_a_trace_of_a_gpu_without_its_kernels_is_refused(tmp_path):
     trace.events = [e for e in trace.events if e["cat"] in ("cpu_op", "user_annotation")]
     path = trace.file(tmp_path / "trace.json.gz")
     assert "no kernels are recorded; give torch.profiler activities=" in refused(path, tmp_path)
+
+
+def test_a_trace_of_two_processes_is_refused(tmp_path):
+    trace = Trace()
+    trace.step(0, 1)
+    trace.events += [event | {"pid": 2, "ts": event["ts"] + 37} for event in trace.events]
+    path = trace.file(tmp_path / "trace.json.gz")
+    assert "the trace is of 2 processes (their 'pid'); import the trace" in refused(path, tmp_path)
