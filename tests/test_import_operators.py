@@ -109,6 +109,15 @@ def test_a_chakra_trace_has_a_layer_for_each_all_reduce(tmp_path):
 
 
 @chakra
+def test_activations_that_are_computed_again_are_no_second_step(tmp_path):
+    """Two segments: each is computed again before its backward pass."""
+    total = GPU | {"comm_type": 0, "comm_size": 400}
+    first, second = ((f"{way}_kernel", COMPUTE, 10, GPU) for way in ("fwd", "bwd"))
+    back = [first, second, ("all_reduce", COLLECTIVE, 7, total)]
+    assert len(imported(write(tmp_path / "chakra.et", first, first, *back, *back)).net.layers) == 2
+
+
+@chakra
 def test_a_chakra_trace_that_lacks_something_is_one_sentence(tmp_path, capsys):
     path = tmp_path / "chakra.et"
     for rows, sentence in (
