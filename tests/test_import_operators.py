@@ -10,6 +10,7 @@ from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.interchange import content
 from commsched.interchange.aten import flops
+from commsched.interchange.formats.execution_trace import Attribute, Node
 from commsched.interchange.registry import Options, import_file
 from commsched.machine import file as machine_file
 from tests.support.jobs import ROOT
@@ -34,6 +35,28 @@ def test_a_recorded_gpt_has_the_shapes_and_work_of_its_layers(tmp_path):
     assert last.forward_bytes >= 4 * (8 * 32 * 64 + 256 * 64 + 8 * 32 * 256)
     seconds = net.seconds(last, machine_file.load("p3.16xlarge").device)
     assert min(seconds) > 0.0
+
+
+def test_an_operator_that_asks_for_memory_and_views_moves_its_inputs_and_outputs():
+    layers = {layer.name: layer for layer in imported(RECORDED).net.layers}
+    rows, row, width = 4 * 8 * 32 * 64, 4 * 8 * 32, 4 * 64  # B
+    norm = layers["layer_norm.0"]
+    assert norm.forward_bytes == 2 * rows + 2 * width + 2 * row  # mean and deviation of each row
+    # An addition of two gradients comes first: three arrays.
+    assert norm.backward_bytes == 3 * rows + (3 * rows + 2 * row + 2 * width) + 2 * width
+
+
+def test_an_operator_that_returns_its_input_moves_nothing():
+    def node(schema, name="aten::made", scope=0):
+        facts = {"op_schema": schema, "scope": scope}.items()
+        return Node(id=1, name=name, attrs=[Attribute(name=k, value=v) for k, v in facts])
+
+    assert node("aten::add.Tensor(Tensor self, Tensor other) -> Tensor").moves
+    assert node("aten::add_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)").moves
+    assert not node("aten::chunk(Tensor(a -> *) self, int chunks) -> Tensor(a)[]").moves
+    assert not node("aten::flatten(Tensor(a) self) -> Tensor(a)").moves
+    assert not node("", name="aten::as_strided_").moves
+    assert not node("", name="torch::autograd::AccumulateGrad", scope=1).moves
 
 
 def test_products_of_attention_count_once():

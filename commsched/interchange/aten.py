@@ -16,6 +16,7 @@ VIEWS = frozenset(
         *("view", "t", "transpose", "as_strided", "expand", "detach", "slice", "select"),
         *("permute", "reshape", "unsqueeze", "squeeze", "alias", "_unsafe_view", "unbind"),
         *("split", "narrow", "result_type", "empty", "empty_like", "empty_strided", "resize_"),
+        *("as_strided_", "detach_", "resolve_conj", "resolve_neg"),
     )
 )
 
