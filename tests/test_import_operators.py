@@ -3,6 +3,7 @@
 import gzip
 import importlib.util
 import json
+from math import prod
 
 import pytest
 
@@ -66,6 +67,28 @@ def test_products_of_attention_count_once():
     fused = flops("aten::_scaled_dot_product_flash_attention", shapes, (), ())
     products = flops("aten::bmm", [(8, 8, 16), (8, 16, 8)], (), ())
     assert fused == products + flops("aten::bmm", [(8, 8, 8), (8, 8, 16)], (), ())
+
+
+@pytest.mark.parametrize("written", [lambda value: value, str])  # by either kind of trace
+def test_a_transposed_convolution_meets_each_element_of_its_input(written):
+    """Weights of (64, 32, 4, 4) with a stride of 2: the output has twice the height and width."""
+    x, weights, made, each = (4, 64, 16, 16), (64, 32, 4, 4), (4, 32, 32, 32), [[2, 2], [1, 1]]
+
+    def forward(*output, transposed):
+        stated = map(written, ("", "", "", *each, [1, 1], transposed, [0, 0], 1))
+        return flops("aten::convolution", [x, weights, (32,)], output, list(stated))
+
+    def backward(transposed, *mask):
+        stated = map(written, ("", "", "", [32], *each, [1, 1], transposed, [0, 0], 1, [*mask]))
+        return flops("aten::convolution_backward", [made, x, weights], (), list(stated))
+
+    once, plain = 2 * prod(x) * prod(weights[1:]), 2 * prod(made) * prod(weights[1:])
+    assert forward(transposed=True) == forward(*made, transposed=True) == once
+    assert forward(*made, transposed=False) == plain
+    assert backward(True, True, True, True) == 2 * once
+    assert backward(False, True, True, False) == 2 * plain
+    assert backward(False, False, True, True) == plain  # its input needs no gradient
+    assert flops("aten::convolution_backward", [made, x, weights]) == 2 * plain
 
 
 def test_an_execution_trace_that_lacks_something_is_one_sentence(tmp_path):

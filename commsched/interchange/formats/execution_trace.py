@@ -31,6 +31,7 @@ class Values(msgspec.Struct):
 
     shapes: list[Any] = []
     types: list[str] = []
+    values: Any = ()
 
 
 class Attribute(msgspec.Struct):
@@ -167,7 +168,7 @@ def _gradients(nodes: Sequence[Node]) -> Iterator[Gradient]:
 def _flops(node: Node) -> float:
     shapes = [one.shape or () for one in node.tensors(node.inputs)]
     made = [one.shape or () for one in node.tensors(node.outputs)]
-    return aten.flops(node.name, shapes, made[0] if made else ())
+    return aten.flops(node.name, shapes, made[0] if made else (), node.inputs.values)
 
 
 def _traffic(nodes: Sequence[Node]) -> dict[int, float]:
