@@ -206,6 +206,17 @@ def test_all_reduces_in_one_node_are_imported_as_a_net_of_the_same_bytes(tmp_pat
     assert sum(t["shape"][0] for layer in layers for t in layer["tensors"]) == sum(SIZES)
 
 
+@chakra
+def test_a_trace_of_several_steps_is_not_imported_as_one(tmp_path, capsys):
+    path, folder = tmp_path / "plan.json", tmp_path / "et"
+    plan_file.write(path, made("ring+dense"))
+    words = ["export", str(path), "--to", "chakra", "--collectives", "--steps", "3"]
+    assert main([*words, "-o", str(folder)]) == 0
+    assert main(["import", str(folder / "plan.1.et"), "-o", str(tmp_path / "net.json")]) == 2
+    said = "plan.1.et: the trace is of several steps; record or export one step\n"
+    assert capsys.readouterr().err.endswith(said)
+
+
 def test_the_command_says_what_it_wrote(tmp_path, capsys):
     path = tmp_path / "plan.json"
     plan_file.write(path, made("ring+dense"))

@@ -13,6 +13,7 @@ from commsched.machine import file as machine_file
 from commsched.plan import file as plan_file
 from commsched.simulate.engine import simulate
 from commsched.timeline import file as timeline_file
+from commsched.timeline.header import Measured
 from tests.support.jobs import RUN, Job
 from tests.support.small_plans import graph, machine, plan
 
@@ -56,6 +57,32 @@ def test_runs_of_other_ranks_are_refused():
     run = measured(machine(2, 2), ["ring+dense"] * 4, [300] * 4)
     with pytest.raises(CommschedError, match="the runs were made by 4 ranks on 2 nodes; the mac"):
         fitted(machine(1, 2), [run])
+
+
+def later_run(since, method):
+    """What a run would measure whose buckets take another method from a step on."""
+    made = plan(graph([1000, 300_000, 3_000, 100_000]), machine(2, 2), ["ring+dense"])
+    more = [
+        replace(x, name=f"{x.name}-later", since=since, method=method, priority=x.priority + 9)
+        for x in made.launches
+    ]
+    made = replace(made, launches=(*made.launches, *more))
+    timeline = simulate(made, 12).timeline()
+    return made, replace(timeline, header=Measured())
+
+
+@pytest.mark.parametrize(("since", "last"), [(3, True), (9, True), (30, False)])
+@pytest.mark.parametrize("method", ["ring+fp16", "zen"])
+def test_of_launches_that_begin_later_those_in_use_at_the_end_are_fitted(since, last, method):
+    made, timeline = later_run(since, method)
+    (run,) = matched({"m.json": timeline}, [made])
+    assert {launch.method for launch in run.plan.launches} == {method if last else "ring+dense"}
+    # The first step, which is predicted, may differ a little from later ones.
+    assert run.measured.exchange == pytest.approx(run.predicted(made.machine).exchange, rel=0.01)
+    assert run.step == pytest.approx(run.predicted_step(made.machine), rel=0.01)
+    found = fitted(adjusted(made.machine, WRONG[1]), [run])
+    assert max(abs(each.error) for each in found.before) > 0.5
+    assert max(abs(each.error) for each in found.machine.held_out) < 0.15
 
 
 def test_the_command_fits_to_a_real_run_and_says_what_moved(tmp_path, capsys):

@@ -208,3 +208,19 @@ def test_a_trace_of_a_gpu_without_its_kernels_is_refused(tmp_path):
     trace.events = [e for e in trace.events if e["cat"] in ("cpu_op", "user_annotation")]
     path = trace.file(tmp_path / "trace.json.gz")
     assert "no kernels are recorded; give torch.profiler activities=" in refused(path, tmp_path)
+
+
+def test_a_trace_of_two_processes_is_refused(tmp_path):
+    trace = Trace()
+    trace.step(0, 1)
+    trace.events += [event | {"pid": 2, "ts": event["ts"] + 37} for event in trace.events]
+    path = trace.file(tmp_path / "trace.json.gz")
+    assert "the trace is of 2 processes (their 'pid'); import the trace" in refused(path, tmp_path)
+
+
+def test_the_batch_of_a_net_with_a_frozen_embedding_is_not_its_vocabulary(tmp_path):
+    trace = Trace()
+    trace.step(0, 1)
+    indices = {"Input_Dims": [[5000, 16], [6, 5]], "Input_type": ["float", "long int"]}
+    trace.add("cpu_op", "aten::embedding", 5, 3, **indices)
+    assert imported(trace.file(tmp_path / "trace.json.gz")).net.batch == 6

@@ -108,6 +108,29 @@ def test_an_imported_model_is_planned(tmp_path, capsys):
     assert main(["simulate", plan]) == 0
 
 
+def test_a_larger_batch_moves_no_more_of_constants_that_another_node_owns(tmp_path):
+    """The head is the table, transposed."""
+    tied = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (int64[1, 16] ids) => (float[1, 16, 100] y) <float[100, 8] table>
+{ x = Gather(table, ids)  head = Transpose <perm = [1, 0]> (table)  y = MatMul(x, head) }
+"""
+    for batch in (1, 32):
+        gather, product = imported(tied, tmp_path, batch=batch).layers
+        assert gather.forward_bytes == 8 * 16 * batch + 2 * 4 * 16 * 8 * batch
+        assert product.forward_bytes == 4 * (100 * 8 + 16 * batch * (8 + 100))
+        assert not product.tensors
+
+
+def test_a_size_of_no_axis_is_refused(tmp_path):
+    said = r"no axis of an input that has no size is named 'sequenze'; nearest: 'sequence'"
+    with pytest.raises(CommschedError, match=said):
+        imported(TRANSFORMER, tmp_path, sizes={"sequence": 8, "sequenze": 8})
+    fixed = TRANSFORMER.replace("batch, sequence", "2, 8")
+    with pytest.raises(CommschedError, match="is named 'sequence'; leave out --size"):
+        imported(fixed, tmp_path, sizes={"sequence": 8})
+
+
 def test_what_cannot_be_imported_is_one_sentence(tmp_path):
     with pytest.raises(CommschedError, match=r"axis 1 of input 'ids' .* give --size sequence=N"):
         imported(TRANSFORMER, tmp_path)

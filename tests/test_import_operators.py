@@ -3,6 +3,7 @@
 import gzip
 import importlib.util
 import json
+from math import prod
 
 import pytest
 
@@ -10,6 +11,7 @@ from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.interchange import content
 from commsched.interchange.aten import flops
+from commsched.interchange.formats.execution_trace import Attribute, Node
 from commsched.interchange.registry import Options, import_file
 from commsched.machine import file as machine_file
 from tests.support.jobs import ROOT
@@ -36,6 +38,28 @@ def test_a_recorded_gpt_has_the_shapes_and_work_of_its_layers(tmp_path):
     assert min(seconds) > 0.0
 
 
+def test_an_operator_that_asks_for_memory_and_views_moves_its_inputs_and_outputs():
+    layers = {layer.name: layer for layer in imported(RECORDED).net.layers}
+    rows, row, width = 4 * 8 * 32 * 64, 4 * 8 * 32, 4 * 64  # B
+    norm = layers["layer_norm.0"]
+    assert norm.forward_bytes == 2 * rows + 2 * width + 2 * row  # mean and deviation of each row
+    # An addition of two gradients comes first: three arrays.
+    assert norm.backward_bytes == 3 * rows + (3 * rows + 2 * row + 2 * width) + 2 * width
+
+
+def test_an_operator_that_returns_its_input_moves_nothing():
+    def node(schema, name="aten::made", scope=0):
+        facts = {"op_schema": schema, "scope": scope}.items()
+        return Node(id=1, name=name, attrs=[Attribute(name=k, value=v) for k, v in facts])
+
+    assert node("aten::add.Tensor(Tensor self, Tensor other) -> Tensor").moves
+    assert node("aten::add_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)").moves
+    assert not node("aten::chunk(Tensor(a -> *) self, int chunks) -> Tensor(a)[]").moves
+    assert not node("aten::flatten(Tensor(a) self) -> Tensor(a)").moves
+    assert not node("", name="aten::as_strided_").moves
+    assert not node("", name="torch::autograd::AccumulateGrad", scope=1).moves
+
+
 def test_products_of_attention_count_once():
     """The math path's are operators of their own."""
     shapes = [(2, 4, 8, 16)] * 3
@@ -43,6 +67,28 @@ def test_products_of_attention_count_once():
     fused = flops("aten::_scaled_dot_product_flash_attention", shapes, (), ())
     products = flops("aten::bmm", [(8, 8, 16), (8, 16, 8)], (), ())
     assert fused == products + flops("aten::bmm", [(8, 8, 8), (8, 8, 16)], (), ())
+
+
+@pytest.mark.parametrize("written", [lambda value: value, str])  # by either kind of trace
+def test_a_transposed_convolution_meets_each_element_of_its_input(written):
+    """Weights of (64, 32, 4, 4) with a stride of 2: the output has twice the height and width."""
+    x, weights, made, each = (4, 64, 16, 16), (64, 32, 4, 4), (4, 32, 32, 32), [[2, 2], [1, 1]]
+
+    def forward(*output, transposed):
+        stated = map(written, ("", "", "", *each, [1, 1], transposed, [0, 0], 1))
+        return flops("aten::convolution", [x, weights, (32,)], output, list(stated))
+
+    def backward(transposed, *mask):
+        stated = map(written, ("", "", "", [32], *each, [1, 1], transposed, [0, 0], 1, [*mask]))
+        return flops("aten::convolution_backward", [made, x, weights], (), list(stated))
+
+    once, plain = 2 * prod(x) * prod(weights[1:]), 2 * prod(made) * prod(weights[1:])
+    assert forward(transposed=True) == forward(*made, transposed=True) == once
+    assert forward(*made, transposed=False) == plain
+    assert backward(True, True, True, True) == 2 * once
+    assert backward(False, True, True, False) == 2 * plain
+    assert backward(False, False, True, True) == plain  # its input needs no gradient
+    assert flops("aten::convolution_backward", [made, x, weights]) == 2 * plain
 
 
 def test_an_execution_trace_that_lacks_something_is_one_sentence(tmp_path):
@@ -106,6 +152,15 @@ def test_a_chakra_trace_has_a_layer_for_each_all_reduce(tmp_path):
     assert [t.numel for t in net.tensors.values()] == [200, 100]
     assert net.optimizer == pytest.approx(5e-6)
     assert found.notes[1] == "1 other collectives are not of gradients, and not in the net"
+
+
+@chakra
+def test_activations_that_are_computed_again_are_no_second_step(tmp_path):
+    """Two segments: each is computed again before its backward pass."""
+    total = GPU | {"comm_type": 0, "comm_size": 400}
+    first, second = ((f"{way}_kernel", COMPUTE, 10, GPU) for way in ("fwd", "bwd"))
+    back = [first, second, ("all_reduce", COLLECTIVE, 7, total)]
+    assert len(imported(write(tmp_path / "chakra.et", first, first, *back, *back)).net.layers) == 2
 
 
 @chakra

@@ -17,7 +17,7 @@ from commsched.errors import CommschedError
 from commsched.exchange.registry import legal_methods
 from commsched.machine import file
 from commsched.machine.change import changed
-from commsched.machine.level import Level, SlowChild, place_of_node
+from commsched.machine.level import Level, SlowChild, place_of_node, port_rates
 from commsched.machine.model import Link, Machine, Nic, resized
 from commsched.net.bucket import BucketSpec
 from commsched.schedule.check import check
@@ -111,6 +111,18 @@ def test_levels_that_make_no_tree_are_refused(
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def test_a_missing_port_is_asked_for_in_its_level(tmp_path: Path) -> None:
+    data = file.to_data(FOUR)
+    del data["levels"][2]["nic"]
+    path = tmp_path / "m.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(CommschedError, match=r"levels\[2\] 'rack': key 'nic' is missing: do the 4"):
+        file.read(path)
+    data["levels"][2]["nic"] = None
+    path.write_text(json.dumps(data))
+    assert file.read(path).nic is None
+
+
 def test_show_lists_the_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "m.json"
     file.write(path, FOUR)
@@ -187,6 +199,16 @@ def test_rails_keep_equal_lanes_on_one_switch():
     # Half of the rate of the two ranks on a switch leaves it for the spine: that of one rank.
     assert other == (STEP[3].latency + STEP[3].overhead, 1e-10)
     assert [rate for _, rate in wire_of(on, (1, 2), (3, 0))] == pytest.approx([2e-10, 2e-10])
+
+
+def test_a_level_without_ports_hands_those_of_its_nodes_on():
+    """Four nodes of a rack have a port each; half of what the eight of a row carry leaves it."""
+    on = tree(2, 4, 2, 2, names=("node", "rack", "row", "fabric")).levels
+    neutral, absent = (
+        port_rates((*on[:2], replace(on[2], oversubscription=times), on[3])) for times in (1.0, 0.0)
+    )
+    assert neutral[3] == pytest.approx(2.0 * 1e-10 / 8)
+    assert absent == [*neutral[:2], 0.0, neutral[3]]
 
 
 def test_a_torus_costs_its_hops_and_its_busiest_link():

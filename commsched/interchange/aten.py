@@ -16,6 +16,7 @@ VIEWS = frozenset(
         *("view", "t", "transpose", "as_strided", "expand", "detach", "slice", "select"),
         *("permute", "reshape", "unsqueeze", "squeeze", "alias", "_unsafe_view", "unbind"),
         *("split", "narrow", "result_type", "empty", "empty_like", "empty_strided", "resize_"),
+        *("as_strided_", "detach_", "resolve_conj", "resolve_neg"),
     )
 )
 
@@ -23,7 +24,8 @@ VIEWS = frozenset(
 def flops(name: str, inputs: Sequence[Shape], output: Shape = (), stated: Any = ()) -> float:
     """Return 2 for each multiplication and addition; 0 for operators that are not matrix products.
 
-    `output` is asked for by a convolution; `stated` are inputs that are no tensors.
+    `output` is asked for by a convolution; `stated` has the values of inputs that are no tensors,
+    each in its place.
     """
     a, b, c = (*inputs, (), (), ())[:3]
     if name in ("aten::mm", "aten::bmm") and a and b:
@@ -31,10 +33,12 @@ def flops(name: str, inputs: Sequence[Shape], output: Shape = (), stated: Any = 
     if name in ("aten::addmm", "aten::baddbmm") and b and c:
         return 2.0 * prod(b) * c[-1]
     if name == "aten::convolution" and len(b) > 2:
-        made = output or _convolved(a, b, stated)
-        return 2.0 * prod(made) * prod(b[1:]) if made else 0.0
+        # Each element of the output meets the weights, of a transposed one each of the input.
+        meets = a if _is_true(stated, 6) else output or _convolved(a, b, stated)
+        return 2.0 * prod(meets) * prod(b[1:]) if meets else 0.0
     if name == "aten::convolution_backward" and len(c) > 2:
-        return 4.0 * prod(a) * prod(c[1:])
+        meets = b if _is_true(stated, 7) else a
+        return 2.0 * prod(meets) * prod(c[1:]) * _gradients(stated)
     if name.endswith("_attention_math"):  # its products are operators of their own
         return 0.0
     if "_scaled_dot_product" in name and "attention" in name:
@@ -53,11 +57,27 @@ def recorded_flops(event: Event) -> float:
     return flops(event.name, inputs, (), event.args.get("Concrete Inputs", ()))
 
 
+def _is_true(stated: Any, place: int) -> bool:
+    """Tell whether an input is stated to be true."""
+    return _text(stated, place) in ("true", "1")
+
+
+def _gradients(stated: Any) -> int:
+    """Return how many gradients a convolution's backward makes, of its input and its weights."""
+    mask = _text(stated, 10).strip("[]").split(",")[:2]
+    return 2 - sum(word.strip() in ("false", "0") for word in mask)
+
+
+def _text(stated: Any, place: int) -> str:
+    known = isinstance(stated, list) and place < len(stated)
+    return str(stated[place]).lower() if known else ""
+
+
 def _convolved(x: Shape, weight: Shape, stated: Any) -> Shape:
     """Return the shape of a convolution's output; () if stride, padding, dilation are unknown."""
     try:
         stride, padding, dilation = (list(json.loads(text)) for text in stated[3:6])
-        if str(stated[6]).lower() not in ("false", "0"):  # transposed
+        if _text(stated, 6) not in ("false", "0"):  # not known to be a plain one
             return ()
         sizes = [
             (n + 2 * p - d * (k - 1) - 1) // s + 1

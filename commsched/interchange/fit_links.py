@@ -20,11 +20,12 @@ from commsched.machine.fabric import HeldOut
 from commsched.machine.model import Group, Machine, resized
 from commsched.machine.relink import PLACES, scaled_links
 from commsched.net.bucket import BucketSpec
-from commsched.units import nbytes
+from commsched.units import count, nbytes
 
 # Fitted factors of a link's seconds, and the expected error of each one's logarithm.
 DOUBT = {"latency": 3.0, "bytes": 1.5, "oversubscription": 1.5}
 THIRD = 3  # of its sizes every third is left out of the fit
+LEAST = 2  # sizes: one is fitted to, one is left out
 # B; assumption: shorter messages back to back measure calls rather than bytes.
 STREAMED = 65536.0
 Factors = Mapping[str, float]
@@ -97,14 +98,13 @@ def task(machine: Machine, series: Series, place: str = "") -> Task:
     place: "inside" or "between" nodes, or a level of the machine; "": what the series tells.
     """
     lanes = series.lanes
-    if len(set(lanes)) > 1:
-        raise CommschedError(f"{series.path}: hosts have different numbers of ranks: {lanes}")
+    _check_hosts(series, place)
     if place and place not in PLACES:
         ranks = ranks_of(machine, level_of(machine, place), series)
         return Task(series, replace(machine, native=()), place, ranks)
     if place == "inside" or (len(lanes) == 1 and not place):
-        found = machine.everyone.lanes if not lanes else lanes[0]
-        on = resized(machine, 1, found if series.kind == ALL_REDUCE else max(found, 2))
+        width = machine.everyone.lanes if not lanes else lanes[0]
+        on = resized(machine, 1, width if series.kind == ALL_REDUCE else max(width, 2))
         place = "inside"
     else:
         on = resized(machine, len(lanes), lanes[0]) if lanes else machine
@@ -115,7 +115,24 @@ def task(machine: Machine, series: Series, place: str = "") -> Task:
             f" {machine.nodes} x {machine.everyone.lanes}; nearest: --nodes {len(lanes)} --lanes"
             f" {lanes[0]}"
         )
-    return Task(series, replace(on, native=()), place)
+    found = Task(series, replace(on, native=()), place)
+    if sum(lanes) == 1 or (series.kind == ALL_REDUCE and found.group.size == 1):
+        raise CommschedError(
+            f"{series.path}: {series.title} of one rank shows nothing of a link; measure 2 or more"
+        )
+    return found
+
+
+def _check_hosts(series: Series, place: str) -> None:
+    """Refuse unlike hosts, and several hosts for links inside a node."""
+    lanes = series.lanes
+    if len(set(lanes)) > 1:
+        raise CommschedError(f"{series.path}: hosts have different numbers of ranks: {lanes}")
+    if place == "inside" and len(lanes) > 1:
+        raise CommschedError(
+            f"{series.path}: measured on {len(lanes)} hosts, and a log of links inside a node is of"
+            " one; give the log without --inside"
+        )
 
 
 class Fit(NamedTuple):
@@ -129,21 +146,18 @@ def fitted(machine: Machine, tasks: Sequence[Task]) -> Fit:
     """Fit latency and rate of the links inside and between nodes, or of levels; note the errors.
 
     Least squares of logarithms over two of three sizes, damped towards the machine's own numbers.
-    A sum of all ranks also becomes the machine's measured all-reduce.
+    What no series shows stays as it is. A sum of all ranks also becomes the machine's measured
+    all-reduce.
     """
-    for each in tasks:
-        if not each.points:
-            raise CommschedError(
-                f"{each.series.path}: {each.series.title} has no size of {nbytes(each.least)} or"
-                " more, and a link is fitted to these; measure larger ones"
-            )
+    _check_sizes(tasks)
     factors: dict[str, float] = {}
     stages = list(_stages(machine, tasks))
     for names, some in stages:
+        names = [name for name in names if _shown(name, some)]
         # A library's choice of algorithm follows the links: the errors have several valleys.
         corners = [_doubt(names) * signs / 2 for signs in product((-1.0, 1.0), repeat=len(names))]
-        factors |= _fit(some, factors, names, corners)
-    if len(stages) > 1:
+        factors |= _fit(some, factors, names, corners) if names else {}
+    if len(stages) > 1 and factors:
         factors = _fit(tasks, {}, list(factors), [np.log([*factors.values()])])
     predicted = [each.seconds(factors) for each in tasks]
     held, errors = [], dict[str, list[float]]()
@@ -168,6 +182,17 @@ def fitted(machine: Machine, tasks: Sequence[Task]) -> Fit:
     return Fit(replace(scaled, held_out=tuple(held), source=source), errors)
 
 
+def _check_sizes(tasks: Sequence[Task]) -> None:
+    """Refuse a series with too few sizes that can be predicted."""
+    for each in tasks:
+        if len(each.points) < LEAST:
+            have = count(len(each.points), "size") if each.points else "no size"
+            raise CommschedError(
+                f"{each.series.path}: {each.series.title} has {have} of {nbytes(each.least)} or"
+                f" more, and a link is fitted to {LEAST} of these at least; measure larger ones"
+            )
+
+
 def _stages(machine: Machine, tasks: Sequence[Task]) -> Iterator[tuple[list[str], list[Task]]]:
     """Yield names of factors with the tasks that show them: of two places, then level by level."""
     plain = [each for each in tasks if not each.ranks]
@@ -178,6 +203,13 @@ def _stages(machine: Machine, tasks: Sequence[Task]) -> Iterator[tuple[list[str]
         if some:
             shares = ["oversubscription"] if level.oversubscription else []
             yield [f"{what} {level.name}" for what in ("latency", "bytes", *shares)], some
+
+
+def _shown(name: str, tasks: Sequence[Task]) -> bool:
+    """Tell whether a factor changes the prediction of any task."""
+    tried = np.exp(_doubt([name])[0] * np.array([-1.0, 0.0, 1.0]))
+    found = ([each.seconds({name: by}) for by in tried.tolist()] for each in tasks)
+    return any(bool(np.ptp(seconds, axis=0).any()) for seconds in found)
 
 
 def _doubt(names: Sequence[str]) -> Floats:

@@ -146,9 +146,15 @@ def read(content: Content) -> Recording:
     trace = content.decode(Trace, "a trace of torch.profiler")
     events = [e for e in trace.traceEvents if e.ph == "X" and e.cat]
     kinds = {kind: [e for e in events if str(e.cat).lower() in kind] for kind in (HOST, RUNTIME)}
-    if not any(e.cat == "cpu_op" for e in kinds[HOST]):
+    processes = {str(e.pid) for e in kinds[HOST] if e.cat == "cpu_op"}
+    if not processes:
         raise CommschedError(
             f"{content.where}: the trace has no operation of PyTorch (category 'cpu_op'); {RECORD}"
+        )
+    if len(processes) > 1:
+        raise CommschedError(
+            f"{content.where}: the trace is of {len(processes)} processes (their 'pid'); import the"
+            " trace of one, as its own profiler exports it"
         )
     begin = min(e.ts for e in kinds[HOST])
     for event in events:

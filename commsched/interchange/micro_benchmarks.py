@@ -6,11 +6,13 @@ same), OSU Micro-Benchmarks 5 to 7 (mvapich.cse.ohio-state.edu/benchmarks).
 
 import re
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
 from commsched import files
 from commsched.errors import CommschedError
+from commsched.units import count
 
 Points = list[tuple[float, float]]  # (bytes, s)
 ALL_REDUCE, MESSAGE, STREAM, SHIFT = "all-reduce", "message", "stream", "shift"
@@ -23,6 +25,8 @@ TITLE = re.compile(r"#\s*OSU MPI\S*\s+(.+?)\s+Test\b")
 NAMED = re.compile(r"#.*\b(\w+)_perf\b")
 RANK = re.compile(r"#\s+Rank\s+\d+\s.*\bon\s+(\S+)\s+device\b")
 BEGIN = re.compile(r"#\s*(?:Collective test starting|n?Thread\b.*\bminBytes)")
+FAILED = "Fail"
+VERDICTS = ("Pass", FAILED)  # the last column of OSU's tests with -c
 COLUMNS = 4  # time, algbw, busbw and #wrong, out of place and then in place
 
 
@@ -70,7 +74,7 @@ def _osu(path: str, lines: list[str]) -> Series | str:
     if kind is None:
         return f"OSU's {title}"
     points = []
-    for row in _rows(lines, 2):
+    for row in _rows(lines, 2, path):
         size, value = row[0], row[1]
         seconds = size / (value * 1e6) if kind == STREAM and value else value * 1e-6
         if seconds > 0:
@@ -85,33 +89,46 @@ def _nccl(path: str, lines: list[str]) -> Series | str:
     body = [line.split() for line in lines if line[:1].isdigit()]
     width = len(body[0]) if body else 0
     whole = [words for words in body if len(words) == width > 2 * COLUMNS]
-    points, ratio = [], 0.0
+    points = []
     for words in whole:
         times = [_number(words[-COLUMNS]), _number(words[-2 * COLUMNS])]
         seconds = next((time for time in times if time), None)
         if seconds:
             points.append((float(words[0]), seconds * 1e-6))
-        rates = _number(words[-2 * COLUMNS + 1]), _number(words[-2 * COLUMNS + 2])
-        ratio = rates[1] / rates[0] if rates[0] and rates[1] else ratio
     ascending = _ascending(points, path, lines[0])
     named = next((match[1] for match in map(NAMED.match, lines) if match), "")
-    kind = NCCL.get(named) if named else _kind(whole, ratio, sum(lanes))
+    kind = NCCL.get(named) if named else _kind(whole, sum(lanes))
     if kind is None:
         return f"{named}_perf" if named else "an unnamed test of nccl-tests"
     torn = len(whole) < len(body) or not any("Avg bus bandwidth" in line for line in lines)
     return Series(path, kind, f"nccl-tests' {kind}", ascending, lanes, torn)
 
 
-def _kind(rows: list[list[str]], ratio: float, ranks: int) -> str | None:
+def _kind(rows: list[list[str]], ranks: int) -> str | None:
     """Tell a test by its operation and the ratio of its two bandwidths, where it has no name.
 
-    It is 2 (p - 1) / p for an all-reduce of p ranks, and 1 for sends to the next rank.
+    It is 2 (p - 1) / p for an all-reduce of p ranks, and 1 for sends to the next rank. Other tests
+    of all ranks, whose root is -1, have (p - 1) / p; None where the digits fit them, too.
     """
-    adds = bool(rows) and rows[0][3] not in ("none", "-1")
-    factor = 2 * (ranks - 1) / ranks if ranks else 0.0
-    if adds and factor and abs(ratio / factor - 1) < 0.02:
-        return ALL_REDUCE
-    return SHIFT if not adds and rows and rows[0][4] == "-1" and abs(ratio - 1) < 0.02 else None
+    if not ranks or not rows or rows[0][4] != "-1":
+        return None
+    others = (ranks - 1) / ranks
+    adds = rows[0][3] not in ("none", "-1")
+    kind, ratio = (ALL_REDUCE, 2 * others) if adds else (SHIFT, 1.0)
+    limits = [_ratio(words) for words in rows]
+    fit = [all(low <= tried <= high for low, high in limits) for tried in (ratio, others)]
+    return kind if fit == [True, False] else None
+
+
+def _ratio(words: list[str]) -> tuple[float, float]:
+    """Return the limits of bus over algorithm bandwidth that the digits of a row leave open."""
+    rates = words[1 - 2 * COLUMNS : 3 - 2 * COLUMNS]
+    algorithm, bus = map(_number, rates)
+    if algorithm is None or bus is None:
+        return 0.0, inf
+    half, bus_half = (0.5001 * 0.1 ** len(word.partition(".")[2]) for word in rates)
+    most = (bus + bus_half) / (algorithm - half) if algorithm > half else inf
+    return (bus - bus_half) / (algorithm + half), most
 
 
 def _number(word: str) -> float | None:
@@ -121,12 +138,19 @@ def _number(word: str) -> float | None:
         return None
 
 
-def _rows(lines: list[str], least: int) -> Iterator[list[float]]:
-    """Yield the rows of numbers."""
+def _rows(lines: list[str], least: int, path: str) -> Iterator[list[float]]:
+    """Yield the rows of numbers, without a validation's verdict; a row that failed is refused."""
     for line in lines:
-        row = [_number(word) for word in line.split()]
+        words = line.split()
+        verdict = words.pop() if words and words[-1] in VERDICTS else ""
+        row = [_number(word) for word in words]
         numbers = [value for value in row if value is not None]
         if len(numbers) == len(row) >= least:
+            if verdict == FAILED:
+                raise CommschedError(
+                    f"{path}: the validation of {words[0]} B failed; a link is fitted to messages"
+                    " that arrive"
+                )
             yield numbers
 
 
@@ -134,12 +158,12 @@ def _ascending(points: Points, path: str, title: str) -> tuple[tuple[float, floa
     """Return the points by size, each size once: the shortest of its times."""
     if any(not (0 <= size < 1e15 and seconds < 1e6) for size, seconds in points):
         raise CommschedError(f"{path}: a size or a time is out of range")
-    if len(points) < LEAST:
-        raise CommschedError(
-            f"{path}: {len(points)} sizes after {title!a}, and {LEAST} are needed; it may be cut"
-            " off: run it again, as with -b 8 -e 1G -f 2"
-        )
     best: dict[float, float] = {}
     for size, seconds in points:
         best[size] = min(seconds, best.get(size, seconds))
+    if len(best) < LEAST:
+        raise CommschedError(
+            f"{path}: {count(len(best), 'size')} after {title!a}, and {LEAST} are needed; it may be"
+            " cut off: run it again, as with -b 8 -e 1G -f 2"
+        )
     return tuple(sorted(best.items()))

@@ -145,14 +145,16 @@ def _torus(level: Level, count: int) -> tuple[int, ...]:
 def port_rates(levels: Sequence[Level]) -> list[float]:
     """Return s/B of all ports together of a child of each level; 0: it shares none."""
     rates: list[float] = []
+    inner = 0.0  # s/B of the ports next below, of all units of a child together
     for k, level in enumerate(levels):
+        inner /= levels[k - 1].children if k else 1
         if level.nic is not None:
             rates.append(level.nic.per_byte / level.nic.per_node)
         elif level.oversubscription:
-            below = levels[k - 1]
             ranks = spans(levels)[k - 1].size
-            own = rates[k - 1] / below.children or below.link.per_byte / ranks
+            own = inner or levels[k - 1].link.per_byte / ranks
             rates.append(own * level.oversubscription)
         else:
             rates.append(0.0)
+        inner = rates[k] or inner
     return rates

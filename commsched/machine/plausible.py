@@ -49,10 +49,11 @@ def check_border(data: Any, machine: Machine, where: str) -> None:
     if machine.fabric is not None:
         return
     if machine.size > machine.nodes > 1 and "nic" not in data:
-        ranks = max(machine.ranks_of_node)
+        ranks, above = max(machine.ranks_of_node), place_of_node(machine.levels) + 1
+        place = f"levels[{above}] {machine.levels[above].name!a}: " if machine.levels else ""
         raise CommschedError(
-            f"{where}: key 'nic' is missing: do the {ranks} ranks of a node share a network port?"
-            ' say "nic": {"per_node": 1, "bandwidth_GBps": "25 Gbit/s", "source": "..."}, or'
+            f"{where}: {place}key 'nic' is missing: do the {ranks} ranks of a node share a network"
+            ' port? say "nic": {"per_node": 1, "bandwidth_GBps": "25 Gbit/s", "source": "..."}, or'
             ' "nic": null if each rank has a port of its own'
         )
     for doubt in _doubts(data, machine):

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from commsched.cli import machine
@@ -132,8 +133,8 @@ def fit(args: argparse.Namespace) -> None:
         if new != old:
             print(
                 f"{place}: latency L + 2 o {seconds(old.latency + 2 * old.overhead)} ->"
-                f" {seconds(new.latency + 2 * new.overhead)}, {bits(1 / old.per_byte)} ->"
-                f" {bits(1 / new.per_byte)}"
+                f" {seconds(new.latency + 2 * new.overhead)}, {_rate(old, bits)} ->"
+                f" {_rate(new, bits)}"
             )
     for place, some in errors.items() if len(errors) > 1 else ():
         print(f"{place}: {held_out_line(some)}")
@@ -206,7 +207,16 @@ def _made(args: argparse.Namespace) -> "Machine":
 def _inside(made: "Machine") -> str:
     if max(made.ranks_of_node) == 1:
         return ""
-    return f", {nbytes(1 / made.inside.per_byte)}/s between two of a node"
+    return f", {_rate(made.inside, _bytes_rate)} between two of a node"
+
+
+def _rate(link: "Link", write: Callable[[float], str]) -> str:
+    """Write the rate of a link; its bytes may cost nothing."""
+    return write(1 / link.per_byte) if link.per_byte else "free bytes"
+
+
+def _bytes_rate(value: float) -> str:
+    return f"{nbytes(value)}/s"
 
 
 def devices(args: argparse.Namespace) -> None:
@@ -223,10 +233,10 @@ def devices(args: argparse.Namespace) -> None:
         (
             name,
             nbytes(one.device.memory),
-            f"{nbytes(one.device.bandwidth)}/s",
+            _bytes_rate(one.device.bandwidth),
             f"{one.device.flops / 1e12:g} Tflop/s {one.device.precision}",
-            f"{nbytes(1 / one.inside.per_byte)}/s",
-            f"{nbytes(one.slot)}/s",
+            _rate(one.inside, _bytes_rate),
+            _bytes_rate(one.slot),
             one.device.source.partition(":")[0],
         )
         for name, one in known.items()

@@ -18,6 +18,7 @@ from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.measured import PROCESSOR, Measured
 
 BACKWARD = re.compile(r"backward|bwd|(?<![a-z])[iw]g(?![a-z])|autograd", re.IGNORECASE)
+FORWARD = re.compile(r"forward|fwd|fprop", re.IGNORECASE)
 
 
 def recognises(content: Content) -> bool:
@@ -37,6 +38,7 @@ def read(content: Content, options: Options) -> Imported:
     found = nodes(content)
     used = _on_device(found)
     turn = _turn(found, used, content.where)
+    _check_one_step(used, turn, content.where)
     forward = sum(node.seconds for node in used[:turn] if node.kind == COMPUTE)
     buckets, rest = _buckets(used[turn:])
     backward = sum(seconds for seconds, _ in buckets)
@@ -103,6 +105,19 @@ def _turn(found: Sequence[ChakraNode], used: Sequence[ChakraNode], where: str) -
     raise CommschedError(
         f"{where}: no node is named as part of a backward pass; record a training step"
     )
+
+
+def _check_one_step(used: Sequence[ChakraNode], turn: int, where: str) -> None:
+    """Refuse a trace in which another forward pass follows the first all-reduce of gradients.
+
+    A backward pass that computes activations again has fewer forward nodes there: those of its
+    first segment come before any gradient.
+    """
+    sums = [i for i, n in enumerate(used) if i >= turn and n.facts.get("comm_type") == ALL_REDUCE]
+    ahead = [i for i, n in enumerate(used) if n.kind == COMPUTE and FORWARD.search(n.name)]
+    before = sum(i < turn for i in ahead)
+    if sums and 0 < before <= sum(i > sums[0] for i in ahead):
+        raise CommschedError(f"{where}: the trace is of several steps; record or export one step")
 
 
 def _buckets(used: Sequence[ChakraNode]) -> tuple[list[tuple[float, int]], float]:

@@ -1,5 +1,6 @@
 """A trace of PyTorch's ExecutionTraceObserver: the operators of a step and their work, no times."""
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import prod
@@ -20,7 +21,8 @@ RECORD = (
     "record whole training steps with torch.profiler.profile(execution_trace_observer="
     "ExecutionTraceObserver().register_callback(FILE)), calling its step() after each"
 )
-USER = 7  # scope of annotations
+OPERATOR, USER = 0, 7  # scopes of operators and of annotations
+ALIAS = re.compile(r"Tensor\((\w)( -> \*)?\).*-> .*Tensor\(\1\)")  # in the schema of a view
 WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # B
 
 
@@ -29,6 +31,7 @@ class Values(msgspec.Struct):
 
     shapes: list[Any] = []
     types: list[str] = []
+    values: Any = ()
 
 
 class Attribute(msgspec.Struct):
@@ -50,8 +53,18 @@ class Node(msgspec.Struct):
 
     def number(self, name: str, default: int) -> int:
         """Return a fact that is a whole number."""
-        found = next((one.value for one in self.attrs if one.name == name), default)
+        found = self._fact(name)
         return found if isinstance(found, int) else default
+
+    @property
+    def moves(self) -> bool:
+        """Tell whether it is an operator whose output is neither bare memory nor its input's."""
+        operator = self.number("scope", 0) == OPERATOR and "::" in self.name
+        schema = str(self._fact("op_schema"))
+        return operator and self.name not in aten.VIEWS and not ALIAS.search(schema)
+
+    def _fact(self, name: str) -> Any:
+        return next((one.value for one in self.attrs if one.name == name), None)
 
     def tensors(self, values: Values) -> list[Gradient]:
         """Return shapes and types of the tensors among inputs or outputs, without lists."""
@@ -125,7 +138,7 @@ def _passes(nodes: Sequence[Node]) -> tuple[list[Forward], list[Backward]]:
     by_id = {node.id: node for node in nodes}
     top: dict[int, int] = {}  # node -> the operator that no other operator called
     parts: dict[int, list[Node]] = {}
-    calls = {node.ctrl_deps for node in nodes}
+    moved = _traffic(nodes)
     for node in nodes:  # callers come before
         if node.number("scope", 0) == USER:
             continue
@@ -135,9 +148,7 @@ def _passes(nodes: Sequence[Node]) -> tuple[list[Forward], list[Backward]]:
     forward, backward = [], list[Backward]()
     for first, some in parts.items():
         name = by_id[first].name
-        work = Work(
-            0.0, sum(map(_flops, some)), sum(_traffic(n) for n in some if n.id not in calls)
-        )
+        work = Work(0.0, sum(map(_flops, some)), moved[first])
         if name.startswith(NODE):
             number = max(node.number("seq_id", -1) for node in some[:2])
             gradients = tuple(_gradients(some))
@@ -157,15 +168,23 @@ def _gradients(nodes: Sequence[Node]) -> Iterator[Gradient]:
 def _flops(node: Node) -> float:
     shapes = [one.shape or () for one in node.tensors(node.inputs)]
     made = [one.shape or () for one in node.tensors(node.outputs)]
-    return aten.flops(node.name, shapes, made[0] if made else ())
+    return aten.flops(node.name, shapes, made[0] if made else (), node.inputs.values)
 
 
-def _traffic(node: Node) -> float:
-    """Bytes that an operator reads and writes; views and bare memory move none."""
-    if node.name in aten.VIEWS:
-        return 0.0
-    values = [*node.tensors(node.inputs), *node.tensors(node.outputs)]
-    return sum(float(prod(one.shape or ()) * WIDTHS[one.dtype]) for one in values)
+def _traffic(nodes: Sequence[Node]) -> dict[int, float]:
+    """Return the bytes that each operator moves: its inputs and outputs, or more by its callees.
+
+    A call of a product copies its bias, and one of a norm asks for bare memory: what either moves
+    itself is the larger part.
+    """
+    below: dict[int, float] = {}
+    moved: dict[int, float] = {}
+    for node in reversed(nodes):  # callees come after
+        values = [*node.tensors(node.inputs), *node.tensors(node.outputs)] if node.moves else []
+        own = sum(float(prod(one.shape or ()) * WIDTHS[one.dtype]) for one in values)
+        moved[node.id] = max(own, below.get(node.id, 0.0))
+        below[node.ctrl_deps] = below.get(node.ctrl_deps, 0.0) + moved[node.id]
+    return moved
 
 
 FORMATS.add("execution-trace")(

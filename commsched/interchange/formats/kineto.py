@@ -88,13 +88,17 @@ def _layer(same: Sequence[LayerWork], place: int, first: Sequence[LayerWork]) ->
 
 
 def _batch(recording: Recording, step: Step) -> int:
-    """Return the first size of the first input that is no parameter; 1 if none is recorded."""
+    """Return the first size of the first input that is no parameter; 1 if none is recorded.
+
+    An embedding's first input is its table, which may be frozen and then has no gradient.
+    """
     gradients = {g.shape for node in step.backward for g in node.gradients}
     for event in recording.everywhere(0.0, step.end):
         named = event.name.startswith(
             ("aten::linear", "aten::conv", "aten::embedding", "aten::addmm")
         )
-        shapes = [one.shape for one in event.inputs if one.shape] if named else []
+        inputs = event.inputs[event.name.startswith("aten::embedding") :] if named else []
+        shapes = [one.shape for one in inputs if one.shape]
         found = next((s for s in shapes if s not in gradients and len(s) > 1), None)
         if found:
             return max(found[0], 1)

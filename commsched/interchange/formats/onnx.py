@@ -17,6 +17,7 @@ from commsched.interchange.onnx_work import (
     flops,
 )
 from commsched.interchange.registry import FORMATS, Format, Imported, Options
+from commsched.nearest import nearest
 from commsched.net.graph import Layer, Net, Tensor
 
 TAGS = frozenset((0x12, 0x1A, 0x22, 0x28, 0x2A, 0x32, 0x3A, 0x42, 0x72))  # of ModelProto's fields
@@ -46,6 +47,7 @@ class _Graph:
     dtypes: dict[str, str]  # of initialisers that are floats
     sources: dict[str, tuple[str, ...]] = field(default_factory=dict)  # value -> layers it is from
     layers: list[Layer] = field(default_factory=list)
+    fixed: list[float] = field(default_factory=list)  # B of constants that each layer reads
     names: set[str] = field(default_factory=set)
     taken: set[str] = field(default_factory=set)
 
@@ -71,7 +73,8 @@ def read(content: Content, options: Options) -> Imported:
     batch = _batch(graph, found)
     layers = tuple(found.layers)
     if options.batch is not None and options.batch != batch:
-        layers = tuple(_times(layer, options.batch / batch) for layer in layers)
+        pairs = zip(layers, found.fixed, strict=True)
+        layers = tuple(_times(layer, options.batch / batch, fixed) for layer, fixed in pairs)
     producer = f"{model.producer_name} {model.producer_version}".strip() or "an unknown exporter"
     source = f"ONNX model {content.where.rpartition('/')[2]} of {_plain(producer)}: {NOTE}"
     net = Net(name=options.name, layers=layers, batch=options.batch or batch, source=source)
@@ -119,7 +122,7 @@ def _names(model: Any) -> Iterator[object]:
 def _set_sizes(graph: Any, options: Options, where: str) -> None:
     """Give axes that only have names their sizes; the first axis is the batch."""
     constant = {one.name for one in graph.initializer}
-    sizes = dict(options.sizes)
+    sizes, named = dict(options.sizes), list[str]()
     for value in graph.input:
         if value.name in constant:
             continue
@@ -135,6 +138,13 @@ def _set_sizes(graph: Any, options: Options, where: str) -> None:
                     f" {_plain(name)}=N"
                 )
             axis.dim_value = sizes[name]
+            named.append(name)
+    for name in options.sizes:
+        if name not in named:
+            raise CommschedError(
+                f"{where}: no axis of an input that has no size is named {_plain(name)!r}"
+                + (nearest(name, named) or "; leave out --size")
+            )
 
 
 def _known(graph: Any) -> _Graph:
@@ -199,10 +209,10 @@ def _layer(found: _Graph, node: Any, number: int, before: tuple[str, ...], shape
     attributes = {a.name: a.i if a.type == 2 else a.s for a in node.attribute}  # INT: 2
     work = flops(node.op_type, shapes, shape, attributes)
     made = sum(found.nbytes(name) for name in node.output if name)
-    if node.op_type == "Gather":  # of the table only the rows that are read
-        moved = 2 * made + sum(found.nbytes(name) for name in list(node.input)[1:])
-    else:
-        moved = made + sum(found.nbytes(name) for name in node.input if name)
+    gathers = node.op_type == "Gather"  # of the table only the rows that are read
+    operands = [name for name in list(node.input)[gathers:] if name]
+    moved = made * (1 + gathers) + sum(map(found.nbytes, operands))
+    found.fixed.append(sum(found.nbytes(name) for name in operands if name in found.weights))
     name = _plain(node.name or f"{node.op_type}_{number}")
     while name in found.names:
         name = f"{name[:180]}_{number}"
@@ -239,11 +249,9 @@ def _batch(graph: Any, found: _Graph) -> int:
     return max(shapes[0][0], 1) if shapes else 1
 
 
-def _times(layer: Layer, factor: float) -> Layer:
-    """Scale the work of a layer to another batch, but not its parameters."""
-    weights = sum(float(tensor.nbytes) for tensor in layer.tensors)
-    fixed = weights if weights <= layer.forward_bytes else 0.0  # rows of a table are not all of it
-    moved = max(layer.forward_bytes - fixed, 0.0) * factor + fixed
+def _times(layer: Layer, factor: float, fixed: float) -> Layer:
+    """Scale the work of a layer to another batch, but neither its parameters nor constant bytes."""
+    moved = (layer.forward_bytes - fixed) * factor + fixed
     return Layer(
         name=layer.name,
         after=layer.after,
