@@ -286,3 +286,21 @@ def test_measured_update_and_data_are_part_of_a_step_on_the_measured_device(caps
     modelled = fitted(replace(net, apply=2e-3), device(125e12, 1800e9), "modelled")
     assert (modelled.optimizer, modelled.apply) == (None, 0.0)
     assert net.scaled(0.5, 4.0).optimizer == net.scaled(0.5, 4.0).data / 2 == 8e-3
+
+
+@pytest.mark.parametrize("name", ["resnet50", "bert-base"])
+def test_the_seconds_published_for_a_device_count_though_its_machine_states_what_it_reaches(name):
+    net, on = net_file.load(name), machine_file.load("dgx-a100").device
+    (published,) = (one for one in net.measured.throughputs if one.device == on.name)
+    assert published.bandwidth > 1.5 * on.bandwidth
+    found = fitted(net, on)
+    assert found.compute.through == on.name
+    assert total(found) == pytest.approx(total(fitted(net, replace(on, bandwidth=2e12))))
+
+
+def test_the_seconds_of_a_plans_net_are_not_scaled_again():
+    here = machine_file.load("dgx-a100").device
+    net = fitted(net_file.load("resnet50"), here)
+    assert fitted(net, here) is net
+    with pytest.raises(CommschedError, match=r"were scaled for .* already, as a plan holds them"):
+        fitted(net, replace(here, name="another"))

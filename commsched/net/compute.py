@@ -30,6 +30,8 @@ def fitted(net: Net, device: Device, choice: str = "") -> Net:
     were measured on, as far as that is known.
     """
     check_choice(choice)
+    if net.compute is not None:
+        return _fitted_before(net, net.compute, device, choice)
     timed = any(layer.forward is not None or layer.backward is not None for layer in net.layers)
     if choice == "modelled":
         return _modelled(net, device) if timed else net
@@ -43,6 +45,16 @@ def fitted(net: Net, device: Device, choice: str = "") -> Net:
         same = net.measured is not None and distance(net.measured, device) <= 2 * SAME
         return net if same else _with(net, Fit(choice="measured", device=device.name))
     return _scaled(net, device, insists=choice == "scaled")
+
+
+def _fitted_before(net: Net, fit: Fit, device: Device, choice: str) -> Net:
+    """Return a net of a plan, whose seconds are already those of a device."""
+    if fit.device == device.name and choice in ("", fit.choice):
+        return net
+    raise CommschedError(
+        f"{net.name}: its seconds were {fit.choice} for {fit.device} already, as a plan holds them;"
+        " plan the net that the plan was made of"
+    )
 
 
 def origin(net: Net) -> list[str]:
@@ -123,13 +135,16 @@ def _scaled(net: Net, device: Device, insists: bool) -> Net:
     if problem or measured is None:
         return _with(net, Fit(choice="measured", device=device.name, warning=problem))
     known: tuple[Measured | Published, ...] = (measured, *measured.throughputs)
-    near = min(known, key=lambda one: distance(one, device))
+    # A machine may state what its device reaches, which is less than what a publication states.
+    own = next((one for one in measured.throughputs if one.device == device.name), None)
+    near = own or min(known, key=lambda one: distance(one, device))
     layers, before = net.layers, _total(net.layers)
     if isinstance(near, Published):
         layers = _at(layers, _ratio(measured, measured, near, device.precision))
         level = before * near.reference / near.rate / _total(layers)
         layers = _at(layers, lambda flops, nbytes: level)
-    layers = _at(layers, _ratio(measured, near, device, device.precision))
+    if own is None:
+        layers = _at(layers, _ratio(measured, near, device, device.precision))
     factor = _total(layers) / before
     if not insists and (factor > EMULATED or device.name == PROCESSOR):
         slow = f"a run waits for them instead of computing; a roofline gives x {_shown(factor)}"
