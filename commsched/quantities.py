@@ -21,6 +21,7 @@ GIGABYTES = Quantity(kind=SIZE, unit="GB", above=True, believed=1e14)
 INCHES = Quantity(kind=LENGTH, unit="in", least=1.0, most=60.0)
 POINTS = Quantity(kind=LENGTH, unit="pt", least=3 / 72, most=100 / 72)  # inside: in
 
+EXACT = 1e-12  # relative rounding of a number that was written as a decimal
 THOUSANDS = {"k": 10**3, "M": 10**6, "G": 10**9}
 
 
@@ -30,6 +31,6 @@ def elements(text: str) -> int:
         return round(Quantity(kind=SIZE, needs_unit=True).read(text, "NUMEL") / 4)
     times = THOUSANDS.get(text[-1:], 1)
     value = Quantity(kind=NUMBER).read(text[:-1] if times > 1 else text, "NUMEL") * times
-    if value != int(value):
+    if abs(value - round(value)) > EXACT * value:  # 2.01 * 10**6 is not whole in binary
         raise CommschedError(f"NUMEL is a whole number of elements, or bytes, got {text!a}")
-    return int(value)
+    return round(value)

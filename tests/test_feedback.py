@@ -154,3 +154,10 @@ def test_a_measured_rate_of_the_codec_serves_with_feedback():
     assert CODECS["terngrad:feedback"].rate(device) == own
     # An unbiased codec may have to encode twice, decode, and look at three products.
     assert CODECS["qsgd:4:feedback"].rate(device).encode == 2 * 1.0 + 4.0 + 12e-9
+
+
+@pytest.mark.parametrize("name", ["randomk:0.01:unbiased:feedback", "quant:1:feedback"])
+def test_the_factor_of_large_values_is_that_of_small_ones(name):
+    values = np.random.default_rng(1).standard_normal(1000).astype(np.float32)
+    small, large = (round_trip(name, values * np.float32(s)) for s in (1.0, 2.0**60))
+    np.testing.assert_array_equal(small * np.float32(2.0**60), large)

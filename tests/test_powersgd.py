@@ -11,6 +11,7 @@ from commsched.exchange.registry import METHODS, find_method
 from commsched.methods.powersgd import orthonormal, parts_of
 from commsched.net.bucket import BucketSpec, Piece
 from commsched.net.graph import Tensor
+from commsched.net.sparsity import Sparsity
 from commsched.planner.request import Request
 from commsched.planner.search.dynamic import Segments
 from commsched.planner.search.problem import Problem
@@ -160,3 +161,17 @@ def test_the_rank_is_read_strictly():
         CommschedError, match="method 'powersgd:5': the rank must be a whole number"
     ):
         find_method("powersgd:5")
+
+
+def test_one_large_number_breaks_one_step_not_all_that_follow():
+    method, numel, broken = find_method("powersgd:1"), 300, []
+    bucket = BucketSpec(((Sparsity(), numel, 0, numel),), False, (30,))
+    states = fresh_states([np.zeros(numel, np.float32)], 0, "b0")
+    for step in range(12):
+        gradient = np.random.default_rng(step).standard_normal(numel).astype(np.float32)
+        gradient[0] = 1e37 if step == 3 else gradient[0]
+        states[0]["gradient"][:], states[0]["step"] = gradient, step
+        run_method(method, bucket, group(1, 1), states)
+        if not np.isfinite(states[0]["result"]).all():
+            broken.append(step)
+    assert broken == [4]

@@ -16,6 +16,7 @@ from commsched.cli.main import main
 from commsched.cli.options import Reader
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
+from commsched.quantities import THOUSANDS, elements
 from commsched.quantity import KINDS, LENGTH, RATE, SHARE, SIZE, TIME, Kind, Quantity
 
 UNITS = [(kind, unit) for kind in KINDS for unit in kind.units]
@@ -176,3 +177,11 @@ def test_binary_prefixes_of_bits_are_of_bits() -> None:
     assert Quantity(kind=RATE).read("8 Gib/s", "x") == 2.0**30
     with pytest.raises(CommschedError):
         Quantity(kind=RATE).read("8 gib/s", "x")  # bits or bytes
+
+
+@given(st.integers(1, 10**7), st.sampled_from(["k", "M", "G"]))
+def test_numbers_of_elements_may_have_a_decimal_point(hundredths, letter):
+    text = f"{hundredths // 100}.{hundredths % 100:02}{letter}"
+    assert elements(text) == hundredths * THOUSANDS[letter] // 100
+    with pytest.raises(CommschedError, match="a whole number of elements"):
+        elements("1.5")

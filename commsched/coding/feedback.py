@@ -54,10 +54,10 @@ class Fed(Codec):
         sent = np.empty_like(values)
         self._inner.decode(packet, sent)
         pairs = (values, values), (values, sent), (sent, sent)
-        with np.errstate(over="ignore", invalid="ignore"):
-            sums = [(a * b).sum(dtype=np.float64) for a, b in pairs]
+        with np.errstate(invalid="ignore"):
+            sums = [np.multiply(a, b, dtype=np.float64).sum() for a, b in pairs]
         whole, along, square = module_of(values).stack(sums).tolist()  # one read of a GPU
-        if not whole - 2 * along + square > whole / 2:  # or a sum is infinite
+        if not whole - 2 * along + square > whole / 2:  # or a value is not finite
             return 1.0
         return min(2.0 ** floor(log2(along / square)), 1.0) if along > 0 else 0.0
 

@@ -234,7 +234,8 @@ def give_right(state: State, total: Array, parts: tuple[MatrixPart, ...]) -> Non
     most = float(abs(total).max(initial=0)) * max(part.rank for part in parts)
     sure = state["powersgd finite"] and most < LARGE
     if not (sure or finite(result)):
-        result[:] = np.nan  # on all ranks; the next step starts from the old Q
+        result[:] = np.nan  # on all ranks, which all start anew: too large a Q would stay so
+        del state["powersgd right"]
         return
     owns = _columns(state["powersgd own"], parts)
     for part, left, own, wanted in zip(parts, lefts, owns, state["powersgd wanted"], strict=True):
