@@ -68,6 +68,8 @@ def _one_sentence() -> Iterator[None]:
     """Say in one sentence what is wrong with an archive."""
     try:
         yield
+    except CommschedError:  # which is a ValueError
+        raise
     except zipfile.BadZipFile:
         raise CommschedError("not an npz file, which numpy.savez writes, or a broken one") from None
     except (ValueError, EOFError, RuntimeError, struct.error, zlib.error) as failure:

@@ -53,6 +53,12 @@ def test_quantities_are_written_as_on_the_command_line(plan):
         cs.Plan.best("lstm", "localhost", memroy="16GB")
 
 
+@pytest.mark.parametrize("seed", [-1, "a", 1.5, True, 2**70])
+def test_a_seed_that_no_plan_file_holds_is_refused(seed):
+    with pytest.raises(cs.CommschedError, match="seed must be a whole number from 0 to"):
+        cs.Plan.best("lstm", "localhost", method="ring+dense", seed=seed)
+
+
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [

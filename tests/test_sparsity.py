@@ -196,3 +196,15 @@ def test_a_dense_support_is_every_element() -> None:
 def test_a_law_that_cannot_hold_is_refused(fields: dict[str, object], message: str) -> None:
     with pytest.raises(CommschedError, match=message):
         Sparsity(**fields)  # type: ignore[arg-type]
+
+
+def test_rare_rows_of_a_steep_law_are_not_lost_beside_frequent_ones():
+    """At exponent 5 the first row of 100,000 takes nearly all draws, and there are very many."""
+    law = Sparsity(law="zipf", rows=10**5, exponent=5.0, density=0.9)
+    start = np.array([0, 10**5 - 1, 10**5 - 10, 5 * 10**4])
+    stop = np.array([1, 10**5, 10**5, 6 * 10**4])
+    chance = np.arange(1, 10**5 + 1) ** -5.0
+    miss = np.log1p(-chance / chance.sum())
+    draws = law.log_empty(10**5, *np.array([[1], [2]]), 1)[0] / miss[1]
+    expected = [draws * miss[a:b].sum() for a, b in zip(start, stop, strict=True)]
+    np.testing.assert_allclose(law.log_empty(10**5, start, stop, 1), expected, rtol=0.05)

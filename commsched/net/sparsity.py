@@ -124,12 +124,12 @@ class Sparsity:
         start, stop, merged = np.broadcast_arrays(start, stop, merged)
         if self.law == "zipf":
             edges, log_miss = _zipf_cells(self.rows, self.exponent)
-            missed = np.concatenate([[0.0], np.cumsum(log_miss * np.diff(edges))])
-            last = (
-                stop - 1
-            ) * self.rows // numel + 1  # integer arithmetic misses no row by rounding
-            misses = np.interp(last, edges, missed)
-            misses -= np.interp(start * self.rows // numel, edges, missed)
+            # Added up from the rare rows on, which frequent ones would round away.
+            missed = np.append(np.cumsum((log_miss * np.diff(edges))[::-1])[::-1], 0.0)
+            # Integer arithmetic misses no row by rounding.
+            last = (stop - 1) * self.rows // numel + 1
+            misses = np.interp(start * self.rows // numel, edges, missed)
+            misses -= np.interp(last, edges, missed)
             draws = _zipf_draws(self.rows, self.exponent, self.density)
         else:
             with np.errstate(divide="ignore", invalid="ignore"):

@@ -10,6 +10,8 @@ from commsched.net.bucket import BucketSpec, Piece
 from commsched.planner.request import Request
 from commsched.schedule.registry import COLLECTIVES
 
+SEEDS = 2**62  # the largest that a plan file holds
+
 
 def check(request: Request) -> None:
     """Reject forced methods, allowed codecs and time limits that cannot be planned."""
@@ -21,6 +23,9 @@ def check(request: Request) -> None:
         except CommschedError as error:
             near = nearest(name, [*CODECS, *METHODS], 0.0)
             raise CommschedError(f"--allow {name}: {reason(error)}{near}") from None
+    seed: object = request.seed
+    if type(seed) is not int or not 0 <= seed <= SEEDS:
+        raise CommschedError(f"seed must be a whole number from 0 to {SEEDS}, got {seed!r}")
     limit = request.time_limit
     if limit is not None and not 0 <= limit < math.inf:
         raise CommschedError(f"--time-limit must be finite and at least 0 s, got {limit}")

@@ -43,6 +43,7 @@ from commsched.planner.reasons import verdict
 from commsched.planner.registry import DEFAULT
 from commsched.planner.request import Report, Request
 from commsched.planner.smaller import too_large
+from commsched.planner.validate_request import SEEDS
 from commsched.progress import tell, working
 from commsched.quantities import (
     DENSITY,
@@ -65,7 +66,6 @@ EXAMPLE = """example:
   commsched plan bert-base --machine localhost --lanes 2 --scale 0.1 --allow fp16 -o plan.json
   commsched plan gpt3-1.3b --machine summit --ranks 96 --strategy auto -o plan.json
 """
-SEEDS = 2**62  # the largest that a plan file holds
 
 
 OPTIONS = (
