@@ -89,6 +89,34 @@ SPOILT = [
         "broken",
         "nan in a gradient comes back as a number",
     ),
+    ("codec", "+= values", "+= np.nan_to_num(values)", "add", "for 1 values, some of them NaN"),
+    ("codec", "- start))", "- start) * merged)", "sizes", "2 ranks, take 2 B, but nbytes says 4"),
+    (
+        "codec",
+        "    def packet",
+        "    def plain_sum(self, packet, out):\n"
+        "        return packet.view(np.float16).astype(np.float32), out\n\n    def packet",
+        "add",
+        "plain_sum is not decode and +",
+    ),
+]
+# One change each to a codec that we ship.
+WITHOUT_THE_LAST = "def combine(self, packets, out): super().combine(packets[:-1], out)"
+CHANGED = [
+    (WITHOUT_THE_LAST, "add", "combine is not decode and + for 1 values"),
+    (WITHOUT_THE_LAST, "ranks", "all-gather+changed: the sum is off by"),
+    (
+        "def listed(self, packet, numel):\n"
+        "        index, values = super().listed(packet, numel)\n"
+        "        return Listed(index, 2 * values)",
+        "add",
+        "listed does not read what decode reads for 1 values",
+    ),
+    (
+        "def nbytes(self, spec, start, stop, merged): return super().nbytes(spec, start, stop, 1)",
+        "sizes",
+        "7000 values of density 3%, elements from 1000 on of a sum of 2 ranks, take 3330 B",
+    ),
 ]
 
 
@@ -106,6 +134,22 @@ def test_what_breaks_a_law_is_found(kind, old, new, law, said, tmp_path, capsys)
     assert told[f"{kind} the-spoilt"][law].startswith("FAILS")
     if law == "proof":
         assert "while 'proof' fails" in told[f"{kind} the-spoilt"]["sums"]
+
+
+@pytest.mark.parametrize(("method", "law", "said"), CHANGED)
+def test_what_a_lossless_codec_of_lists_does_wrong_is_found(method, law, said, tmp_path, capsys):
+    path = tmp_path / "changed.py"
+    path.write_text(
+        "from commsched.codecs.coo import Coo\n"
+        "from commsched.coding.registry import CODECS\n"
+        "from commsched.kernels.merge import Listed\n\n\n"
+        f"class Changed(Coo):\n    name = 'changed'\n\n    {method}\n\n\n"
+        "CODECS.add('changed')(Changed())\n"
+    )
+    status, told = checked(path, capsys)
+    assert status == 1
+    assert told["codec changed"][law].startswith("FAILS")
+    assert said in told["codec changed"][law]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +191,11 @@ def test_refusals_are_one_sentence(words, said, capsys):
 
 
 @pytest.mark.parametrize(
-    "name", ["terngrad", "quant:8", "qsgd", "topk:1%", "adaqp:4:5", "binary-tree"]
+    "name",
+    [
+        *("terngrad", "quant:8", "qsgd", "topk:1%", "adaqp:4:5", "binary-tree"),
+        *("sign:vote", "dense", "randomk:0.01", "elias", "fft:0.15"),
+    ],
 )
 def test_what_is_shipped_obeys_all_laws_under_any_name(name, capsys):
     assert main(["check", name, "--no-run"]) == 0, capsys.readouterr().out
