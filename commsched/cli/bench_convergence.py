@@ -47,7 +47,10 @@ OPTIONS = (
 
 
 def convergence(args: argparse.Namespace) -> None:
-    """Train or time the missing cases, and print the tables; status 1 if --again differs."""
+    """Train or time the missing cases, and print the tables.
+
+    Status 1 if a case fails, or if --again differs.
+    """
     from commsched.lab.convergence.again import train_again
     from commsched.lab.convergence.figure import draw
     from commsched.lab.convergence.tables import TABLES
@@ -60,7 +63,12 @@ def convergence(args: argparse.Namespace) -> None:
             raise CommschedError(f"--table must be one of {', '.join(TABLES)}, got {name!r}")
     names = args.table or (["digits"] if args.quick else list(TABLES))
     requests = [_wanted(args, name) for name in names]
-    different = 0
+    different, failed = 0, list[str]()
+
+    def fail(sentence: str) -> None:
+        failed.append(sentence)
+        _say(sentence)
+
     if args.timed:
         _time(args, requests)
     elif args.cosines:
@@ -74,7 +82,7 @@ def convergence(args: argparse.Namespace) -> None:
                 if args.again:
                     different += train_again(wanted, args.folder, _say, beside)
                 else:
-                    train(wanted, args.folder, _say, beside)
+                    train(wanted, args.folder, _say, beside, fail)
     found = {wanted.table: kept(wanted, args.folder) for wanted in requests}
     if not args.show:
         draw(list(found.values()), args.folder / "convergence.png")
@@ -83,7 +91,7 @@ def convergence(args: argparse.Namespace) -> None:
     else:
         for each in found.values():
             print("\n".join(_lines(each)))
-    if different:
+    if different or failed:
         raise SystemExit(1)
 
 
