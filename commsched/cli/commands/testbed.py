@@ -4,7 +4,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from commsched.lab.testbed.spec import Spec
 
 HOSTS, LANES = 4, 2
+# Options of mpiexec, Open MPI's or MPICH's, with no value and with two; others have one.
+FLAGS = ("allow-run-as-root", "oversubscribe", "tag-output", "report-bindings", "v", "q", "l")
+PAIRS = ("mca", "gmca", "env", "genv")
 EXAMPLE = """example:
   sudo commsched testbed up --hosts 4 --lanes 2 --rate 200mbit --rate h3=50mbit
   sudo commsched testbed run -- -n 8 commsched run plan.json -o measured.json
@@ -199,10 +202,24 @@ def _crossed(done: "Completed") -> str:
 
 def _used(words: Sequence[str], spec: "Spec") -> int:
     """Count the hosts that the ranks of mpiexec's words fill."""
-    counts = [
-        int(n) for flag, n in pairwise(words) if flag in ("-n", "-np", "--np") and n.isdecimal()
-    ]
+    counts = list(_counts(words))
     return min(spec.hosts, math.ceil(sum(counts) / spec.lanes)) if counts else spec.hosts
+
+
+def _counts(words: Sequence[str]) -> Iterator[int]:
+    """Yield the ranks of each program that mpiexec starts; a program's own words do not count."""
+    left, ours = iter(words), True  # ours: before the program, where words are mpiexec's
+    for word in left:
+        if word == ":":
+            ours = True
+        elif not word.startswith("-"):
+            ours = False
+        elif ours and "=" not in word and (name := word.lstrip("-")) not in FLAGS:
+            value = next(left, "")
+            if name in ("n", "np") and value.isdecimal():
+                yield int(value)
+            if name in PAIRS:
+                next(left, "")
 
 
 def _job(words: Sequence[str]) -> argparse.Namespace | None:
