@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from commsched.units import nbytes
 if TYPE_CHECKING:
     from commsched.lab.convergence.table import CaseResult, ConvergenceTable, StepTimes, Tried
     from commsched.lab.convergence.trainings import ConvergenceRequest
+    from commsched.lab.validate.fabrics import ValidationFabric
     from commsched.train.trials import Mean
 
 FOLDER = Path("convergence")
@@ -114,28 +116,31 @@ def _wanted(args: argparse.Namespace, name: str) -> "ConvergenceRequest":
 def _time(args: argparse.Namespace, requests: "Sequence[ConvergenceRequest]") -> None:
     """Start a testbed of each size, calibrate it once, and time the cases."""
     from commsched import files
-    from commsched.lab.convergence.step_times import Where, timed
+    from commsched.lab.convergence.step_times import Where, calibrated, timed
     from commsched.lab.testbed.bed import Testbed
     from commsched.lab.validate.fabrics import ShapedFabric
-    from commsched.machine import file as machine_file
 
     files.make_folder(args.folder)
     for lanes in dict.fromkeys(wanted.lanes for wanted in requests):
         path = args.folder / (MACHINE if lanes == LANES else f"machine-{lanes}.json")
         with Testbed.up(args.hosts, lanes, (args.rate,)) as bed:
             fabric = ShapedFabric(bed)
-            if not path.exists():
-                _say(f"calibrating {bed.spec} ({CALIBRATION:g} s)")
-                fabric.run("calibrate", "-o", str(path), "--seconds", str(CALIBRATION))
+            name = str(bed.spec)
+            calibrate = partial(_calibrate, fabric, path, name)
             where = Where(
-                machine=machine_file.read(path),
+                machine=calibrated(path, name, calibrate),
                 execute=fabric.execute,
                 jitter=args.jitter,
-                name=str(bed.spec),
+                name=name,
             )
             for wanted in requests:
                 if wanted.lanes == lanes:
                     timed(wanted, where, args.folder, _say)
+
+
+def _calibrate(fabric: "ValidationFabric", path: Path, name: str) -> None:
+    _say(f"calibrating {name} ({CALIBRATION:g} s)")
+    fabric.run("calibrate", "-o", str(path), "--seconds", str(CALIBRATION))
 
 
 def _say(sentence: str) -> None:
