@@ -96,7 +96,7 @@ def _wanted(args: argparse.Namespace) -> "ValidationRequest":
     if args.net or args.method or args.compute or args.ratio:
         parts = [_product(args, beds)]
     else:
-        parts = draw(args.seed, beds)
+        parts = draw(args.seed, beds, named=bool(args.bed))
     parts = parts[:1] if args.quick else parts
     if args.decisions:
         parts = [[cell for cell in part if not cell.method] for part in parts]
