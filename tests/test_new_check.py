@@ -152,6 +152,24 @@ def test_what_a_lossless_codec_of_lists_does_wrong_is_found(method, law, said, t
     assert said in told["codec changed"][law]
 
 
+def test_what_a_file_registers_is_found_whoever_has_made_it(tmp_path):
+    path = tmp_path / "made.py"
+    path.write_text(
+        "from functools import partial\n"
+        "from commsched.codecs.coo import Coo\n"
+        "from commsched.coding.registry import CODECS\n"
+        "from commsched.schedule.registry import COLLECTIVES\n\n"
+        "mine = Coo()\nmine.name = 'my-coo'\nCODECS.add('my-coo')(mine)\n\n"
+        "def ring(name, group):\n    return COLLECTIVES['ring'](group)\n\n"
+        "COLLECTIVES.add('my-ring')(partial(ring, 'my-ring'))\n\n"
+        "class Mine(Coo):\n    def __init__(self, words):\n        self.name = f'a:{words[0]}'\n\n"
+        "CODECS.family('a:3', listed=False)(Mine)\n"
+    )
+    words = [sys.executable, "-m", "commsched", "check", str(path), "--no-run", "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert set(json.loads(done.stdout)) == {"collective my-ring", "codec a:3", "codec my-coo"}
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
