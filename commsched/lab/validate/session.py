@@ -1,12 +1,14 @@
 """Calibrate a running bed and measure plans on it, and repeat what other guests disturbed."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from commsched import files
+from commsched.errors import CommschedError
 from commsched.lab.validate import cells
 from commsched.lab.validate.cells import BATCH, TRAIN, ValidationCell
 from commsched.lab.validate.disturbance import Calm
@@ -64,6 +66,18 @@ class BedSession:
         train = ("train", "--net", cell.net, "--batch", batch, "--json", "--plan")
         command = train if cell.compute == TRAIN else RUN
         return self.calm(lambda: self.fabric.execute(plan, self.folder / stem, steps, command))
+
+
+def begin(folder: Path, settings: Mapping[str, float]) -> None:
+    """Keep in a folder what all of its results depend on; refuse one that has other settings."""
+    path = folder / "settings.json"
+    if not path.exists():
+        files.make_folder(folder)
+        files.write(path, dict(settings))
+    elif json.loads(files.read_text(path)) != settings:
+        raise CommschedError(
+            f"{folder} was begun with other settings ({path.name}): give -o another folder"
+        )
 
 
 def identity(folder: Path) -> str:
