@@ -152,6 +152,30 @@ def test_what_a_lossless_codec_of_lists_does_wrong_is_found(method, law, said, t
     assert said in told["codec changed"][law]
 
 
+@pytest.mark.parametrize(("refused", "status"), [("p not in (1, 4, 9, 16)", 0), ("p", 1)])
+def test_sizes_that_a_collective_refuses_are_skipped_unless_it_refuses_all(
+    refused, status, tmp_path, capsys
+):
+    path = tmp_path / "squares.py"
+    assert main(["new", "collective", "squares", "-o", str(path)]) == 0
+    capsys.readouterr()
+    text = path.read_text().replace("import numpy", "from commsched.errors import *\nimport numpy")
+    only = f"\n    if {refused}:\n        raise CommschedError(f'no square: {{p}}')\n    ranks ="
+    path.write_text(text.replace("\n    ranks =", only))
+    found, told = checked(path, capsys)
+    laws = told["collective squares"]
+    assert found == status, laws
+    assert laws["proof on 8 ranks"] == "no square: 8"
+    assert laws["price on 8 ranks"] == "says nothing while 'proof on 8 ranks' is skipped"
+    assert laws["proof"].startswith("FAILS" if status else "all-reduce of")
+
+
+def test_a_shipped_part_of_methods_has_no_sums_and_no_bytes_to_compare(capsys):
+    status, told = checked("all-to-all", capsys)
+    assert status == 0, told
+    assert "does not leave the sum on every rank" in told["collective all-to-all"]["bytes"]
+
+
 def test_what_a_file_registers_is_found_whoever_has_made_it(tmp_path):
     path = tmp_path / "made.py"
     path.write_text(
@@ -198,6 +222,8 @@ def test_a_codec_that_lacks_something_is_one_sentence(old, new, said, tmp_path, 
         (["check", "examples/train_text.py"], "registers no collective and no codec"),
         (["new", "codec", "Mine"], "small letters, digits and hyphens"),
         (["new", "codec", "mine", "-o", "my-codec.py"], "Python imports no such file"),
+        (["new", "collective", "np"], "its file would use the name 'np' for something else, too"),
+        (["new", "codec", "bucket-spec"], "use the name 'BucketSpec' for something else"),
         (["new", "collective", "numpy"], "numpy.py would hide Python's module 'numpy'"),
     ],
 )
