@@ -55,3 +55,17 @@ def test_a_case_that_fails_is_exit_1(tmp_path, capsys):
     with pytest.raises(SystemExit, match="1"):
         main(["bench", "convergence", *words])
     assert f"dense: {left}" in capsys.readouterr().err
+
+
+def test_the_quick_cases_are_those_that_a_table_has(tmp_path, capsys):
+    words = ["bench", "convergence", "--quick", "--table", "deep", "--folder", str(tmp_path)]
+    main([*words, "--time-limit", "0.01"])
+    said = capsys.readouterr().err
+    assert "of 1 cases are left" in said or "of 2 cases are left" in said
+
+
+@pytest.mark.parametrize("flag", ["--again", "--cosines"])
+def test_a_time_limit_that_would_do_nothing_is_refused(flag, tmp_path, capsys):
+    words = ["bench", "convergence", flag, "--time-limit", "5", "--folder", str(tmp_path)]
+    assert main(words) == 2
+    assert f"not for {flag}" in capsys.readouterr().err

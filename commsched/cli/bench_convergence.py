@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path("convergence")
 CALIBRATION = 20.0  # s
+# Of --quick, those that a table has.
 QUICK_CASES = ("dense", "fft:0.15", "topk:0.03125", "daso")
 MACHINE, LANES = "machine.json", 2  # of a host
 
@@ -60,6 +61,9 @@ def convergence(args: argparse.Namespace) -> None:
     from commsched.study import workers
 
     end_well()
+    for flag in ("again", "cosines"):
+        if args.time_limit is not None and vars(args)[flag]:
+            raise CommschedError(f"--time-limit is for trainings and --timed, not for --{flag}")
     for name in args.table:
         if name not in TABLES:
             raise CommschedError(f"--table must be one of {', '.join(TABLES)}, got {name!r}")
@@ -98,13 +102,15 @@ def convergence(args: argparse.Namespace) -> None:
 
 
 def _wanted(args: argparse.Namespace, name: str) -> "ConvergenceRequest":
+    from commsched.lab.convergence.cases import cases
     from commsched.lab.convergence.trainings import ConvergenceRequest
 
     if args.hosts < 2:
         raise CommschedError(f"--hosts must be at least 2, got {args.hosts}")
+    quick = [case.name for case in cases(name) if case.name in QUICK_CASES]
     return ConvergenceRequest(
         table=name,
-        names=args.case or (QUICK_CASES if args.quick else ()),
+        names=args.case or (quick if args.quick else ()),
         hosts=args.hosts,
         folds=1 if args.quick else 5,
         seeds=2 if args.quick else 5,
