@@ -5,6 +5,8 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -121,11 +123,14 @@ def status(args: argparse.Namespace) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run a job; return its status, or 1 if its bytes bypassed the ports."""
+    from commsched import files
     from commsched.lab.testbed.bed import NAME, Testbed
 
     words = args.words[1:] if args.words[:1] == ["--"] else args.words
     if not words:
         raise CommschedError("testbed run: nothing to run; give mpiexec's words after --")
+    if args.report is not None:
+        files.check_writable(args.report)
     end_well()
     if args.hosts is None and args.lanes is None and not args.rate:
         return _run(Testbed.find(args.name or NAME), args, words)
@@ -231,7 +236,8 @@ def _job(words: Sequence[str]) -> argparse.Namespace | None:
             parser = argparse.ArgumentParser(exit_on_error=False)
             command.add(parser.add_subparsers())
             try:
-                return parser.parse_args(_without_plug_ins(words[at + 1 :]))
+                with redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # the job says it
+                    return parser.parse_args(_without_plug_ins(words[at + 1 :]))
             except (argparse.ArgumentError, CommschedError, SystemExit):
                 return None
     return None
