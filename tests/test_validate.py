@@ -282,17 +282,6 @@ def test_the_subset_has_all_beds_that_are_named(tmp_path, monkeypatch):
     assert len(set(asked)) == len(asked)
 
 
-def test_a_folder_goes_on_with_its_own_steps_and_seconds_only(tmp_path, capsys):
-    begun = validate_main.ValidationRequest(parts=(), steps=4, seconds=2.0)
-    for wanted in (begun, begun, replace(begun, patience=0.0)):
-        assert validate_main.validate(wanted, tmp_path, str, print) == []
-    for more in (["--steps", "5", "--seconds", "2"], ["--steps", "4"]):
-        assert main(["validate", "-o", str(tmp_path), "--bed", "1x2-shared", *more]) == 2
-        assert "was begun with other settings" in capsys.readouterr().err
-    (tmp_path / "settings.json").unlink()  # as older folders are
-    assert validate_main.validate(replace(begun, steps=5), tmp_path, str, print) == []
-
-
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has an NVIDIA GPU")
 def test_without_a_gpu_one_sentence_says_so(tmp_path, capsys):
     assert main(["validate", "-o", str(tmp_path / "v"), "--bed", "1x2-gpu"]) == 2
