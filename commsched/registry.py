@@ -69,6 +69,12 @@ class Registry(Mapping[str, T]):
         self._load()
         return self._families[name][0] if name in self._families else name
 
+    def names_of(self, plug_in: str) -> list[str]:
+        """Return the names that a plug-in has added; of a family what its bare name stands for."""
+        self._load()
+        added = (name for name, by in self._plug_ins.items() if by == plug_in)
+        return sorted({self.canonical(name) for name in added})
+
     def _find(self, name: str) -> T | None:
         """The plug-in of that name, also of an installed package if nothing else has it."""
         found = self._known(name)

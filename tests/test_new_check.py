@@ -89,6 +89,34 @@ SPOILT = [
         "broken",
         "nan in a gradient comes back as a number",
     ),
+    ("codec", "+= values", "+= np.nan_to_num(values)", "add", "for 1 values, some of them NaN"),
+    ("codec", "- start))", "- start) * merged)", "sizes", "2 ranks, take 2 B, but nbytes says 4"),
+    (
+        "codec",
+        "    def packet",
+        "    def plain_sum(self, packet, out):\n"
+        "        return packet.view(np.float16).astype(np.float32), out\n\n    def packet",
+        "add",
+        "plain_sum is not decode and +",
+    ),
+]
+# One change each to a codec that we ship.
+WITHOUT_THE_LAST = "def combine(self, packets, out): super().combine(packets[:-1], out)"
+CHANGED = [
+    (WITHOUT_THE_LAST, "add", "combine is not decode and + for 1 values"),
+    (WITHOUT_THE_LAST, "ranks", "all-gather+changed: the sum is off by"),
+    (
+        "def listed(self, packet, numel):\n"
+        "        index, values = super().listed(packet, numel)\n"
+        "        return Listed(index, 2 * values)",
+        "add",
+        "listed does not read what decode reads for 1 values",
+    ),
+    (
+        "def nbytes(self, spec, start, stop, merged): return super().nbytes(spec, start, stop, 1)",
+        "sizes",
+        "7000 values of density 3%, elements from 1000 on of a sum of 2 ranks, take 3330 B",
+    ),
 ]
 
 
@@ -106,6 +134,64 @@ def test_what_breaks_a_law_is_found(kind, old, new, law, said, tmp_path, capsys)
     assert told[f"{kind} the-spoilt"][law].startswith("FAILS")
     if law == "proof":
         assert "while 'proof' fails" in told[f"{kind} the-spoilt"]["sums"]
+
+
+@pytest.mark.parametrize(("method", "law", "said"), CHANGED)
+def test_what_a_lossless_codec_of_lists_does_wrong_is_found(method, law, said, tmp_path, capsys):
+    path = tmp_path / "changed.py"
+    path.write_text(
+        "from commsched.codecs.coo import Coo\n"
+        "from commsched.coding.registry import CODECS\n"
+        "from commsched.kernels.merge import Listed\n\n\n"
+        f"class Changed(Coo):\n    name = 'changed'\n\n    {method}\n\n\n"
+        "CODECS.add('changed')(Changed())\n"
+    )
+    status, told = checked(path, capsys)
+    assert status == 1
+    assert told["codec changed"][law].startswith("FAILS")
+    assert said in told["codec changed"][law]
+
+
+@pytest.mark.parametrize(("refused", "status"), [("p not in (1, 4, 9, 16)", 0), ("p", 1)])
+def test_sizes_that_a_collective_refuses_are_skipped_unless_it_refuses_all(
+    refused, status, tmp_path, capsys
+):
+    path = tmp_path / "squares.py"
+    assert main(["new", "collective", "squares", "-o", str(path)]) == 0
+    capsys.readouterr()
+    text = path.read_text().replace("import numpy", "from commsched.errors import *\nimport numpy")
+    only = f"\n    if {refused}:\n        raise CommschedError(f'no square: {{p}}')\n    ranks ="
+    path.write_text(text.replace("\n    ranks =", only))
+    found, told = checked(path, capsys)
+    laws = told["collective squares"]
+    assert found == status, laws
+    assert laws["proof on 8 ranks"] == "no square: 8"
+    assert laws["price on 8 ranks"] == "says nothing while 'proof on 8 ranks' is skipped"
+    assert laws["proof"].startswith("FAILS" if status else "all-reduce of")
+
+
+def test_a_shipped_part_of_methods_has_no_sums_and_no_bytes_to_compare(capsys):
+    status, told = checked("all-to-all", capsys)
+    assert status == 0, told
+    assert "does not leave the sum on every rank" in told["collective all-to-all"]["bytes"]
+
+
+def test_what_a_file_registers_is_found_whoever_has_made_it(tmp_path):
+    path = tmp_path / "made.py"
+    path.write_text(
+        "from functools import partial\n"
+        "from commsched.codecs.coo import Coo\n"
+        "from commsched.coding.registry import CODECS\n"
+        "from commsched.schedule.registry import COLLECTIVES\n\n"
+        "mine = Coo()\nmine.name = 'my-coo'\nCODECS.add('my-coo')(mine)\n\n"
+        "def ring(name, group):\n    return COLLECTIVES['ring'](group)\n\n"
+        "COLLECTIVES.add('my-ring')(partial(ring, 'my-ring'))\n\n"
+        "class Mine(Coo):\n    def __init__(self, words):\n        self.name = f'a:{words[0]}'\n\n"
+        "CODECS.family('a:3', listed=False)(Mine)\n"
+    )
+    words = [sys.executable, "-m", "commsched", "check", str(path), "--no-run", "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert set(json.loads(done.stdout)) == {"collective my-ring", "codec a:3", "codec my-coo"}
 
 
 @pytest.mark.parametrize(
@@ -136,6 +222,8 @@ def test_a_codec_that_lacks_something_is_one_sentence(old, new, said, tmp_path, 
         (["check", "examples/train_text.py"], "registers no collective and no codec"),
         (["new", "codec", "Mine"], "small letters, digits and hyphens"),
         (["new", "codec", "mine", "-o", "my-codec.py"], "Python imports no such file"),
+        (["new", "collective", "np"], "its file would use the name 'np' for something else, too"),
+        (["new", "codec", "bucket-spec"], "use the name 'BucketSpec' for something else"),
         (["new", "collective", "numpy"], "numpy.py would hide Python's module 'numpy'"),
     ],
 )
@@ -147,7 +235,11 @@ def test_refusals_are_one_sentence(words, said, capsys):
 
 
 @pytest.mark.parametrize(
-    "name", ["terngrad", "quant:8", "qsgd", "topk:1%", "adaqp:4:5", "binary-tree"]
+    "name",
+    [
+        *("terngrad", "quant:8", "qsgd", "topk:1%", "adaqp:4:5", "binary-tree"),
+        *("sign:vote", "dense", "randomk:0.01", "elias", "fft:0.15"),
+    ],
 )
 def test_what_is_shipped_obeys_all_laws_under_any_name(name, capsys):
     assert main(["check", name, "--no-run"]) == 0, capsys.readouterr().out

@@ -293,6 +293,14 @@ def test_a_folder_gets_table_and_figure(tmp_path: Path) -> None:
     assert (tmp_path / "local.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_page_of_a_folder_keeps_the_papers_of_earlier_calls(tmp_path: Path) -> None:
+    other = RECORDED / "zen.json"
+    (tmp_path / other.name).write_bytes(other.read_bytes())
+    assert main(["reproduce", "local", "-o", str(tmp_path)]) == 0
+    text = (tmp_path / "papers.md").read_text()
+    assert text == page([found("local"), base.read(other)], "{}.png")
+
+
 def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "wrong.json"
     path.write_text('{"format": "commsched-reproduction/1"}')

@@ -2,11 +2,12 @@
 
 from commsched.lab.convergence import table as convergence
 from commsched.lab.convergence import trainings as bench
-from commsched.lab.convergence.step_times import Where, elapsed, moving, timed
+from commsched.lab.convergence.step_times import Where, calibrated, elapsed, moving, timed
 from commsched.lab.convergence.table import ConvergenceTable, Moved, StepTimes
 from commsched.lab.convergence.tables import TABLES
 from commsched.lab.convergence.targets import targets
 from commsched.lab.convergence.trainings import ConvergenceRequest
+from commsched.machine import file as machine_file
 from commsched.program.model import Kind
 from commsched.simulate.engine import simulate
 from commsched.timeline import measure
@@ -134,3 +135,15 @@ def test_targets_are_held_against_what_was_trained_and_timed():
         ("-25.0% less (predicted 0.0%); held-out loss +0.500 +- 0.000", False),
     ]
     assert not list(targets(ConvergenceTable(net="mlp", ranks=4, steps=30, cases=cases[:1])))
+
+
+def test_a_testbed_is_calibrated_once_and_another_one_is_not_taken_for_it(tmp_path):
+    path, asked = tmp_path / "machine.json", []
+
+    def calibrate() -> None:
+        asked.append(path)
+        machine_file.write(path, machine(2, 2))
+
+    for testbed, times in (("200mbit", 1), ("200mbit", 1), ("1gbit", 2), ("200mbit", 3)):
+        assert calibrated(path, testbed, calibrate).name == testbed
+        assert len(asked) == times

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from commsched.cli.commands.testbed import _job, _used
 from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.lab.testbed import bed as beds
@@ -97,6 +98,33 @@ def test_what_is_lacking_is_one_sentence_and_exit_2(without):
 def test_the_words_for_mpiexec_must_be_given(capsys):
     assert main(["testbed", "run"]) == 2
     assert "give mpiexec's words after --" in capsys.readouterr().err
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_job(tmp_path, capsys):
+    words = ["--report", str(tmp_path / "no" / "report.json"), "--", "-n", "2", "true"]
+    assert main(["testbed", "run", *words]) == 2
+    assert "report.json: cannot be written there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", ["-o x.json --bogus", "--help", ""])
+def test_words_of_a_job_are_looked_at_in_silence(more, capfd):
+    assert _job(f"-n 4 commsched run {more}".split()) is None
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "hosts"),
+    [
+        ("-n 4 python train.py", 2),
+        ("-n 4 python train.py -n 100", 2),
+        ("--allow-run-as-root --mca a b -x HOME --n 3 train --np 100", 2),
+        ("-np 1 first -n 8 : -env A 1 -l -np 2 second -n 8", 2),
+        ("--bind-to=none -n 12 train", 4),
+        ("python train.py -n 2", 4),  # mpiexec fills what there is
+    ],
+)
+def test_ranks_are_counted_in_the_words_of_mpiexec_not_of_its_programs(words, hosts):
+    assert _used(words.split(), Spec.of(4, 2)) == hosts
 
 
 @pytest.mark.parametrize(

@@ -267,6 +267,21 @@ def test_a_cell_that_fails_is_no_success(more, tmp_path, monkeypatch):
     assert main(["validate", "-o", str(tmp_path / "v"), *words, "--compute", "sleep", *more]) == 1
 
 
+def test_the_subset_has_all_beds_that_are_named(tmp_path, monkeypatch):
+    asked = []
+
+    def failed(wanted, *_):
+        asked.extend(wanted.cells)
+        return [FailedRow(**asked[0]._asdict(), **ABOUT, why="no memory")]
+
+    monkeypatch.setattr(validate_main, "validate", failed)
+    beds = ["1x2-shared", "1x4-shared", "2x1-1gbit"]
+    named = [word for bed in beds for word in ("--bed", bed)]
+    assert main(["validate", "-o", str(tmp_path / "v"), "--quick", *named]) == 1
+    assert list(dict.fromkeys(each.bed for each in asked)) == beds
+    assert len(set(asked)) == len(asked)
+
+
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has an NVIDIA GPU")
 def test_without_a_gpu_one_sentence_says_so(tmp_path, capsys):
     assert main(["validate", "-o", str(tmp_path / "v"), "--bed", "1x2-gpu"]) == 2

@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,12 @@ from commsched.units import nbytes
 if TYPE_CHECKING:
     from commsched.lab.convergence.table import CaseResult, ConvergenceTable, StepTimes, Tried
     from commsched.lab.convergence.trainings import ConvergenceRequest
+    from commsched.lab.validate.fabrics import ValidationFabric
     from commsched.train.trials import Mean
 
 FOLDER = Path("convergence")
 CALIBRATION = 20.0  # s
+# Of --quick, those that a table has.
 QUICK_CASES = ("dense", "fft:0.15", "topk:0.03125", "daso")
 MACHINE, LANES = "machine.json", 2  # of a host
 
@@ -47,7 +50,10 @@ OPTIONS = (
 
 
 def convergence(args: argparse.Namespace) -> None:
-    """Train or time the missing cases, and print the tables; status 1 if --again differs."""
+    """Train or time the missing cases, and print the tables.
+
+    Status 1 if a case fails, or if --again differs.
+    """
     from commsched.lab.convergence.again import train_again
     from commsched.lab.convergence.figure import draw
     from commsched.lab.convergence.tables import TABLES
@@ -55,12 +61,20 @@ def convergence(args: argparse.Namespace) -> None:
     from commsched.study import workers
 
     end_well()
+    for flag in ("again", "cosines"):
+        if args.time_limit is not None and vars(args)[flag]:
+            raise CommschedError(f"--time-limit is for trainings and --timed, not for --{flag}")
     for name in args.table:
         if name not in TABLES:
             raise CommschedError(f"--table must be one of {', '.join(TABLES)}, got {name!r}")
     names = args.table or (["digits"] if args.quick else list(TABLES))
     requests = [_wanted(args, name) for name in names]
-    different = 0
+    different, failed = 0, list[str]()
+
+    def fail(sentence: str) -> None:
+        failed.append(sentence)
+        _say(sentence)
+
     if args.timed:
         _time(args, requests)
     elif args.cosines:
@@ -74,7 +88,7 @@ def convergence(args: argparse.Namespace) -> None:
                 if args.again:
                     different += train_again(wanted, args.folder, _say, beside)
                 else:
-                    train(wanted, args.folder, _say, beside)
+                    train(wanted, args.folder, _say, beside, fail)
     found = {wanted.table: kept(wanted, args.folder) for wanted in requests}
     if not args.show:
         draw(list(found.values()), args.folder / "convergence.png")
@@ -83,18 +97,20 @@ def convergence(args: argparse.Namespace) -> None:
     else:
         for each in found.values():
             print("\n".join(_lines(each)))
-    if different:
+    if different or failed:
         raise SystemExit(1)
 
 
 def _wanted(args: argparse.Namespace, name: str) -> "ConvergenceRequest":
+    from commsched.lab.convergence.cases import cases
     from commsched.lab.convergence.trainings import ConvergenceRequest
 
     if args.hosts < 2:
         raise CommschedError(f"--hosts must be at least 2, got {args.hosts}")
+    quick = [case.name for case in cases(name) if case.name in QUICK_CASES]
     return ConvergenceRequest(
         table=name,
-        names=args.case or (QUICK_CASES if args.quick else ()),
+        names=args.case or (quick if args.quick else ()),
         hosts=args.hosts,
         folds=1 if args.quick else 5,
         seeds=2 if args.quick else 5,
@@ -106,28 +122,31 @@ def _wanted(args: argparse.Namespace, name: str) -> "ConvergenceRequest":
 def _time(args: argparse.Namespace, requests: "Sequence[ConvergenceRequest]") -> None:
     """Start a testbed of each size, calibrate it once, and time the cases."""
     from commsched import files
-    from commsched.lab.convergence.step_times import Where, timed
+    from commsched.lab.convergence.step_times import Where, calibrated, timed
     from commsched.lab.testbed.bed import Testbed
     from commsched.lab.validate.fabrics import ShapedFabric
-    from commsched.machine import file as machine_file
 
     files.make_folder(args.folder)
     for lanes in dict.fromkeys(wanted.lanes for wanted in requests):
         path = args.folder / (MACHINE if lanes == LANES else f"machine-{lanes}.json")
         with Testbed.up(args.hosts, lanes, (args.rate,)) as bed:
             fabric = ShapedFabric(bed)
-            if not path.exists():
-                _say(f"calibrating {bed.spec} ({CALIBRATION:g} s)")
-                fabric.run("calibrate", "-o", str(path), "--seconds", str(CALIBRATION))
+            name = str(bed.spec)
+            calibrate = partial(_calibrate, fabric, path, name)
             where = Where(
-                machine=machine_file.read(path),
+                machine=calibrated(path, name, calibrate),
                 execute=fabric.execute,
                 jitter=args.jitter,
-                name=str(bed.spec),
+                name=name,
             )
             for wanted in requests:
                 if wanted.lanes == lanes:
                     timed(wanted, where, args.folder, _say)
+
+
+def _calibrate(fabric: "ValidationFabric", path: Path, name: str) -> None:
+    _say(f"calibrating {name} ({CALIBRATION:g} s)")
+    fabric.run("calibrate", "-o", str(path), "--seconds", str(CALIBRATION))
 
 
 def _say(sentence: str) -> None:

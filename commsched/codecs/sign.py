@@ -28,9 +28,9 @@ class Sign(Blockwise):
 
     def __init__(self, way: str) -> None:
         self.name = f"sign:{way}"
-        self._votes = way == "vote"
-        self.feedback = self.codes_values = not self._votes
-        self.no_feedback = "a vote does not show a loss; use 'sign:sum'" if self._votes else ""
+        self.votes = way == "vote"
+        self.feedback = self.codes_values = not self.votes
+        self.no_feedback = "a vote does not show a loss; use 'sign:sum'" if self.votes else ""
 
     def code(self, values: Array, steps: EvenSteps | None) -> tuple[Array, Array]:
         scale = np.abs(values).mean(axis=1, keepdims=True, dtype=np.float64)
@@ -42,7 +42,7 @@ class Sign(Blockwise):
         np.multiply(out, scales, out=out)
 
     def combine(self, packets: list[Array], out: Array) -> None:
-        if not self._votes:
+        if not self.votes:
             super().combine(packets, out)
             return
         views = [self._split(packet, len(out)) for packet in packets]

@@ -38,6 +38,7 @@ class Codec(ABC):
     # what it kept before it encodes, and keeps unsent values. Rounding to 16 bits needs none.
     feedback: bool = False
     no_feedback: str = ""  # why the codec cannot have feedback
+    votes: bool = False  # `combine` takes a vote, which is no sum
     codes_values: bool = False  # may code the values of a selection
     lists: bool = False  # writes and reads lists of non-zeros without a dense run
     standard: str = ""  # a codec of the same family whose measured rate may serve
@@ -74,7 +75,7 @@ class Codec(ABC):
         return self.encode(values, state), finite(values)
 
     def combine(self, packets: list[Array], out: Array) -> None:
-        """Overwrite `out` (n,) float32 with the sum of packets in rank order."""
+        """Overwrite `out` (n,) float32 with the sum of packets in rank order, or their vote."""
         self.decode(packets[0], out)
         for packet in packets[1:]:
             self.add(packet, out)

@@ -17,7 +17,7 @@ def room() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for registry in (COLLECTIVES, CODECS):
             assert len(registry)  # it is filled
-            for kind in ("_items", "_families", "_made"):
+            for kind in ("_items", "_plug_ins", "_families", "_made"):
                 patch.setattr(registry, kind, dict(getattr(registry, kind)))
         patch.setattr(plug_ins, "_loaded", set(plug_ins._loaded))
         patch.setenv(plug_ins.VARIABLE, "")

@@ -85,15 +85,12 @@ def _named(text: str) -> list[tuple[str, str]]:
     from commsched.nearest import nearest
 
     if text.endswith(".py"):
+        for registry in KINDS.values():
+            len(registry)  # fills it: what we ship is not the file's, which may import it
         plug_ins.use(text)
         plug_ins.load()
-        module = plug_ins.module_name(Path(text))
-        found = [
-            (kind, name)
-            for kind, registry in KINDS.items()
-            for name, item in registry.items()
-            if module in (getattr(item, "__module__", ""), type(item).__module__)
-        ]
+        plug_in = str(Path(text).resolve())
+        found = [(kind, name) for kind, each in KINDS.items() for name in each.names_of(plug_in)]
         if not found:
             raise CommschedError(
                 f"{text} registers no collective and no codec; see 'commsched new --help'"

@@ -25,8 +25,8 @@ and its error; numbers that we derive from a paper's formulas have a table of th
 inputs that a paper does not state, with the prediction under their alternative. A bar is the
 largest allowed error: 15 % for results (times, speed-ups, shares), 1 % for formulas. A miss is red
 on a terminal and has its cause. Ends with a verdict on each paper. With -o FOLDER, writes
-NAME.json, the figure NAME.png and the page papers.md there. Exits with status 1 if a bar or a
-required trend is missed.
+NAME.json, the figure NAME.png and papers.md, the page of all tables there. Exits with status 1 if a
+bar or a required trend is missed.
 """
 
 
@@ -62,10 +62,7 @@ def reproduce(args: argparse.Namespace) -> int:
         if not args.json:
             _show(found[-1])
     if args.output is not None:
-        from commsched.lab.reproduce.page import page
-
-        text = page(found, "{}.png")
-        files.write_bytes(args.output / "papers.md", text.encode())
+        _write_page(args.output)
     if args.json:
         print(json.dumps([_data(one) for one in found], indent=1, allow_nan=False))
     else:
@@ -81,6 +78,16 @@ def _keep(folder: Path, found: "Reproduction") -> None:
 
     write(folder / f"{found.name}.json", found)
     draw(found, folder / f"{found.name}.png")
+
+
+def _write_page(folder: Path) -> None:
+    """Write the page of all papers of which the folder has a table, also from earlier calls."""
+    from commsched.lab.reproduce.page import page
+    from commsched.lab.reproduce.paper import PAPERS, read
+
+    tables = [folder / f"{name}.json" for name in PAPERS]
+    text = page([read(path) for path in tables if path.exists()], "{}.png")
+    files.write_bytes(folder / "papers.md", text.encode())
 
 
 def _data(found: "Reproduction") -> dict[str, Any]:

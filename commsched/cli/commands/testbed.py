@@ -4,7 +4,9 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from commsched.lab.testbed.spec import Spec
 
 HOSTS, LANES = 4, 2
+# Options of mpiexec, Open MPI's or MPICH's, with no value and with two; others have one.
+FLAGS = ("allow-run-as-root", "oversubscribe", "tag-output", "report-bindings", "v", "q", "l")
+PAIRS = ("mca", "gmca", "env", "genv")
 EXAMPLE = """example:
   sudo commsched testbed up --hosts 4 --lanes 2 --rate 200mbit --rate h3=50mbit
   sudo commsched testbed run -- -n 8 commsched run plan.json -o measured.json
@@ -118,11 +123,14 @@ def status(args: argparse.Namespace) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run a job; return its status, or 1 if its bytes bypassed the ports."""
+    from commsched import files
     from commsched.lab.testbed.bed import NAME, Testbed
 
     words = args.words[1:] if args.words[:1] == ["--"] else args.words
     if not words:
         raise CommschedError("testbed run: nothing to run; give mpiexec's words after --")
+    if args.report is not None:
+        files.check_writable(args.report)
     end_well()
     if args.hosts is None and args.lanes is None and not args.rate:
         return _run(Testbed.find(args.name or NAME), args, words)
@@ -199,10 +207,24 @@ def _crossed(done: "Completed") -> str:
 
 def _used(words: Sequence[str], spec: "Spec") -> int:
     """Count the hosts that the ranks of mpiexec's words fill."""
-    counts = [
-        int(n) for flag, n in pairwise(words) if flag in ("-n", "-np", "--np") and n.isdecimal()
-    ]
+    counts = list(_counts(words))
     return min(spec.hosts, math.ceil(sum(counts) / spec.lanes)) if counts else spec.hosts
+
+
+def _counts(words: Sequence[str]) -> Iterator[int]:
+    """Yield the ranks of each program that mpiexec starts; a program's own words do not count."""
+    left, ours = iter(words), True  # ours: before the program, where words are mpiexec's
+    for word in left:
+        if word == ":":
+            ours = True
+        elif not word.startswith("-"):
+            ours = False
+        elif ours and "=" not in word and (name := word.lstrip("-")) not in FLAGS:
+            value = next(left, "")
+            if name in ("n", "np") and value.isdecimal():
+                yield int(value)
+            if name in PAIRS:
+                next(left, "")
 
 
 def _job(words: Sequence[str]) -> argparse.Namespace | None:
@@ -214,7 +236,8 @@ def _job(words: Sequence[str]) -> argparse.Namespace | None:
             parser = argparse.ArgumentParser(exit_on_error=False)
             command.add(parser.add_subparsers())
             try:
-                return parser.parse_args(_without_plug_ins(words[at + 1 :]))
+                with redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # the job says it
+                    return parser.parse_args(_without_plug_ins(words[at + 1 :]))
             except (argparse.ArgumentError, CommschedError, SystemExit):
                 return None
     return None

@@ -18,6 +18,7 @@ from commsched.lab.convergence.table import ConvergenceTable, Moved, StepTimes
 from commsched.lab.convergence.tables import TABLES
 from commsched.lab.convergence.trainings import ConvergenceRequest, Say, chosen, kept, path_of
 from commsched.lab.validate.fabrics import measured_path, plan_path
+from commsched.machine import file as machine_file
 from commsched.machine.model import Machine
 from commsched.plan.model import Plan
 from commsched.program.registry import STRATEGIES
@@ -38,6 +39,16 @@ class Where:
     execute: Execute
     jitter: float  # of the emulated compute
     name: str  # such as "2 hosts x 2 lanes, 200mbit"
+
+
+def calibrated(path: Path, testbed: str, calibrate: Callable[[], None]) -> Machine:
+    """Read the machine of a testbed; calibrate it if the file is not there or of another one."""
+    if path.exists() and (known := machine_file.read(path)).name == testbed:
+        return known
+    calibrate()
+    machine = replace(machine_file.read(path), name=testbed)
+    machine_file.write(path, machine)
+    return machine
 
 
 def timed(wanted: ConvergenceRequest, where: Where, folder: Path, say: Say) -> ConvergenceTable:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,10 +16,12 @@ from commsched.lab.convergence import table as convergence
 from commsched.lab.convergence.cases import Case, cases, plan_of, rate_of
 from commsched.lab.convergence.table import ConvergenceTable
 from commsched.lab.convergence.tables import TABLES, CaseNet
-from commsched.lab.convergence.tuning import best, forget, tuned
+from commsched.lab.convergence.tuning import best, rates_beside, tuned
 from commsched.plan import file as plan_file
+from commsched.plan.model import Plan
 from commsched.run.job import start as job
 from commsched.train import trials
+from commsched.train.trials import Trials
 
 LIMIT = 3600.0  # s allowed for the trainings of one case
 OVER = ("no time is left",)
@@ -79,12 +82,17 @@ def kept(wanted: ConvergenceRequest, folder: Path) -> ConvergenceTable:
 
 
 def train(
-    wanted: ConvergenceRequest, folder: Path, say: Say, beside: Executor | None = None
+    wanted: ConvergenceRequest,
+    folder: Path,
+    say: Say,
+    beside: Executor | None = None,
+    fail: Say | None = None,
 ) -> ConvergenceTable:
     """Train the missing cases, here or by processes `beside`, and write the table after each case.
 
-    A case whose plan has changed is trained again. A case that fails is reported and left out.
-    At the end of the time limit trainings are stopped; the next call makes them again.
+    A case whose plan or settings have changed is trained again. A case that fails is reported, to
+    `fail` if that is there, and left out. At the end of the time limit trainings are stopped; the
+    next call makes them again.
     """
     begun, table = time.monotonic(), kept(wanted, folder)
     end = begun + wanted.time_limit
@@ -95,10 +103,11 @@ def train(
         if isinstance(found, CommschedError):
             left += found.args == OVER
             if found.args != OVER:
-                say(f"{name}: {found}")
+                (fail or say)(f"{name}: {found}")
             continue
         table = _in_order(table.with_case(found), wanted.table)
         convergence.write(path_of(wanted, folder), table)
+        _clear(_stem(wanted, name, folder))
         spent = time.monotonic() - begun
         say(
             f"[{number + 1}/{len(requested)}, {spent:.0f} s] {name}:"
@@ -155,7 +164,8 @@ def _trained(
 ) -> convergence.CaseResult:
     """Return the case with all of its trainings.
 
-    An error after `end`, on the monotonic clock, leaves the finished ones in their file.
+    The finished ones stay in their files, from which an interrupted case goes on, until `_clear`.
+    An error may come after `end`, on the monotonic clock.
     """
 
     def train_in_one_process(words: Sequence[str]) -> None:
@@ -167,29 +177,29 @@ def _trained(
 
     net = TABLES[wanted.table]
     plan = plan_of(case, net, wanted.hosts, wanted.lanes)
-    stem = folder / wanted.table / case.name.replace(":", "-")
-    path, sweep = stem.with_name(f"{stem.name}.plan.json"), stem.with_name(f"{stem.name}.json")
+    stem = _stem(wanted, case.name, folder)
+    path, sweep = _plan_beside(stem), _trained_beside(stem)
     plan_file.write(path, plan)
     words = words_of(case, net, path)
     planned = old is not None and old.trained.plan == plan.hash
     tried = old.tuned if old is not None and planned else ()
     if wanted.tune:
         once = [*words, "--evaluate", str(net.steps)]  # a rate is judged by its end
+        for left in rates_beside(stem):
+            _drop_other(left, plan, once)
         tried = tuned(once, rate_of(case, net), stem, net.tries, train_in_one_process, tried)
     rate = best(tried) if tried else rate_of(case, net)
-    same = old is not None and planned and old.trained.made.get("--rate", rate) == rate
+    words += ["--rate", repr(rate)]
+    same = old is not None and _fits(old.trained, plan, words)
     times = old.times if old is not None and planned else ()
+    _drop_other(sweep, plan, words)
     if old is not None and same and not sweep.exists():
         trials.write(sweep, old.trained)
-    words += ["--rate", repr(rate)]
     folds, seeds = min(net.folds, wanted.folds), min(net.seeds, wanted.seeds)
     words += ["--sweep", str(sweep), "--folds", str(folds), "--seeds", str(seeds)]
     train_in_one_process(words)
     found = trials.read(sweep)
     assert found.plan == plan.hash, "the job has checked it"
-    for each in (path, sweep):
-        each.unlink()
-    forget(stem)
     return convergence.CaseResult(
         name=case.name,
         family=case.family,
@@ -201,6 +211,39 @@ def _trained(
         cosines=old.cosines if old is not None and same else (),
         again=old.again if old is not None and same else None,
     )
+
+
+def _stem(wanted: ConvergenceRequest, name: str, folder: Path) -> Path:
+    """Return what the paths of a case's files begin with."""
+    return folder / wanted.table / name.replace(":", "-")
+
+
+def _plan_beside(stem: Path) -> Path:
+    return stem.with_name(f"{stem.name}.plan.json")
+
+
+def _trained_beside(stem: Path) -> Path:
+    """Return the path of a case's finished trainings."""
+    return stem.with_name(f"{stem.name}.json")
+
+
+def _clear(stem: Path) -> None:
+    """Remove the files of a case that the table holds."""
+    for path in (_plan_beside(stem), _trained_beside(stem), *rates_beside(stem)):
+        path.unlink(missing_ok=True)
+
+
+def _drop_other(path: Path, plan: Plan, words: Sequence[str]) -> None:
+    """Remove the file that an interrupted training with another plan or settings has left."""
+    if path.exists() and not _fits(trials.read(path), plan, words):
+        path.unlink()
+
+
+def _fits(found: Trials, plan: Plan, words: Sequence[str]) -> bool:
+    """Whether trainings are of a plan, with the settings of a command; the last of a flag holds."""
+    asked = dict(pairwise(words))
+    same = (str(value) == asked.get(flag, str(value)) for flag, value in found.made.items())
+    return found.plan == plan.hash and all(same)
 
 
 def words_of(case: Case, net: CaseNet, plan: Path) -> list[str]:

@@ -24,8 +24,8 @@ def tuned(
 
     FACTORS give the first rates; further ones follow as long as `beyond` says so. `before` are
     rates that were tried earlier; those that had fewer seeds are tried again. `words` are the
-    command of the trainings without rate, folds and seeds. Finished trainings stay in files beside
-    `stem` until `forget`, so that the next call goes on.
+    command of the trainings without rate, folds and seeds. Finished trainings stay in the files
+    `rates_beside` the stem, so that the next call goes on.
     """
     found = {one.rate: one for one in before}
 
@@ -56,10 +56,9 @@ def best(tried: Sequence[Tried]) -> float:
     return min(tried, key=lambda one: (one.loss is None, one.loss or 0.0, one.rate)).rate
 
 
-def forget(stem: Path) -> None:
-    """Remove the files of finished trainings."""
-    for path in stem.parent.glob(f"{stem.name}.rate-*.json"):
-        path.unlink()
+def rates_beside(stem: Path) -> list[Path]:
+    """Return the files of finished trainings, one for each rate."""
+    return sorted(stem.parent.glob(f"{stem.name}.rate-*.json"))
 
 
 def _tried(rate: float, found: Sequence[Trial]) -> Tried:

@@ -1,6 +1,5 @@
 """Compare our plans with DistributedDataParallel on a testbed, cell by cell: capture to table."""
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from commsched.lab.bench.row import BenchRow
 from commsched.lab.peers.record import ALONE, DENSE, Learned, Turns
 from commsched.lab.testbed.bed import Testbed
 from commsched.lab.validate.fabrics import ShapedFabric
-from commsched.lab.validate.session import Say
+from commsched.lab.validate.session import Say, begin
 from commsched.machine import file as machine_file
 from commsched.net import file as net_file
 from commsched.plan import file as plan_file
@@ -135,15 +134,7 @@ def rows(wanted: PeersRequest, say: Say) -> Iterator[BenchRow]:
 
 def check_settings(wanted: PeersRequest) -> None:
     """Refuse to go on in a folder that was begun with other settings, such as --quick."""
-    path = wanted.folder / "settings.json"
-    own = {name: getattr(wanted, name) for name in SETTINGS}
-    if not path.exists():
-        files.make_folder(wanted.folder)
-        files.write(path, own)
-    elif json.loads(files.read_text(path)) != own:
-        raise CommschedError(
-            f"{wanted.folder} was begun with other settings ({path.name}): give -o another folder"
-        )
+    begin(wanted.folder, {name: getattr(wanted, name) for name in SETTINGS})
 
 
 def cells(wanted: PeersRequest, say: Say) -> Iterator[Cell]:

@@ -12,6 +12,7 @@ from commsched.coding.registry import CODECS
 from commsched.exchange.lockstep import fresh_states, run_method
 from commsched.exchange.pair import Pair, illegal, route
 from commsched.exchange.state import kept_of
+from commsched.kernels.merge import listed
 from commsched.lab.plug_in_laws import prices
 from commsched.lab.plug_in_laws.collectives import grid
 from commsched.lab.plug_in_laws.finding import Finding, Skipped, examined, require
@@ -19,12 +20,14 @@ from commsched.machine.model import Machine
 from commsched.net.bucket import BucketSpec
 from commsched.net.sparsity import Sparsity
 from commsched.schedule.registry import COLLECTIVES
+from commsched.schedule.rounds import Goal
 
 SIZES = (0, 1, 2, 7, 1000)
 DRAWS = 100  # of random supports, or of random roundings
 RARE = 12  # draws: what comes less often in the mean may not come at all
 SIGMA = 5.0  # standard errors: a law that holds fails once in 1.7 million seeds
 HALF_ULP = 2.0**-24  # of float32, relative
+ROUNDED = 64 * HALF_ULP  # relative: of a sum in another order, or of transformed values
 WAYS = ("ring", "all-gather")
 
 
@@ -55,10 +58,10 @@ def _normal(numel: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal(numel).astype(np.float32)
 
 
-def _packet(codec: Codec, values: Array, step: int = 0) -> Array:
+def _packet(codec: Codec, values: Array, step: int = 0, start: int = 0) -> Array:
     """Encode; return the packet as it arrives: at any address, as bytes."""
     sent = values.copy()
-    packet = codec.encode(sent, {"seed": 7, "step": step, "rank": 1, "name": "w"}).copy()
+    packet = codec.encode(sent, {"seed": 7, "step": step, "rank": 1, "name": "w"}, start).copy()
     require(np.array_equal(sent, values, equal_nan=True), "encode changes the gradient")
     message = np.concatenate([np.zeros(1, np.uint8), packet.view(np.uint8)])
     return message[1:]
@@ -70,8 +73,8 @@ def _decoded(codec: Codec, packet: Array, numel: int) -> Array:
     return out
 
 
-def _round_trip(codec: Codec, values: Array, step: int = 0) -> Array:
-    return _decoded(codec, _packet(codec, values, step), len(values))
+def _round_trip(codec: Codec, values: Array, step: int = 0, start: int = 0) -> Array:
+    return _decoded(codec, _packet(codec, values, step, start), len(values))
 
 
 def _values(codec: Codec) -> str:
@@ -118,41 +121,99 @@ def _broken(codec: Codec) -> str:
     return "NaN and infinities are seen"
 
 
-def _expected(codec: Codec, spec: BucketSpec, merged: int = 1) -> float:
-    start, stop = np.zeros(1, np.int64), np.array([spec.numel])
-    return float(np.atleast_1d(codec.nbytes(spec, start, stop, merged))[0])
+def _expected(codec: Codec, spec: BucketSpec, start: int = 0, merged: int = 1) -> float:
+    """Return the bytes of a bucket's elements from `start` on, that sum `merged` ranks."""
+    found = codec.nbytes(spec, np.array([start]), np.array([spec.numel]), merged)
+    return float(np.atleast_1d(found)[0])
+
+
+def _runs(codec: Codec) -> list[tuple[int, int]]:
+    """Return where runs begin, and how many ranks they sum: a rank's bucket, a part of a sum."""
+    return [(0, 1), (1000, 2)] if codec.addable else [(0, 1)]
 
 
 def _sizes(codec: Codec) -> str:
     """Compare packets with `nbytes`: each where sizes are known, the mean for random supports."""
-    if codec.fixed or codec.lossless:
-        for numel in SIZES:
-            made = _packet(codec, np.arange(1, numel + 1, dtype=np.float32)).nbytes
-            said = _expected(codec, BucketSpec.uniform(numel))
-            require(made == said, f"{numel} values take {made} B, but nbytes says {said:g}")
-            room = codec.packet(numel).nbytes if codec.fixed else made
-            require(room == made, f"packet({numel}) has {room} B for packets of {made} B")
-    law, rng, numel = Sparsity(law="uniform", density=0.03), np.random.default_rng(1), 8000
-    sizes = []
-    for _ in range(DRAWS):
-        values = np.zeros(numel, np.float32)
-        values[law.support(numel, rng)] = 1.0
-        sizes.append(_packet(codec, values).nbytes)
-    said, mean = _expected(codec, BucketSpec(((law, numel, 0, numel),))), float(np.mean(sizes))
-    slack = SIGMA * float(np.std(sizes, ddof=1)) / np.sqrt(DRAWS) + 1e-4 * mean
-    right = abs(mean - said) <= slack
-    require(right, f"{numel} values of density 3% take {mean:g} B, but nbytes says {said:g}")
+    for start, merged in _runs(codec):
+        what = f", elements from {start} on of a sum of {merged} ranks," if start else ""
+        if codec.fixed or codec.lossless:
+            _known_sizes(codec, start, merged, what)
+        _mean_size(codec, start, merged, what)
     dense = _expected(codec, BucketSpec.uniform(100_000)) / 100_000
     return f"nbytes is right; {dense:.3g} B per value of a dense gradient"
 
 
-def _add(codec: Codec) -> str:
+def _known_sizes(codec: Codec, start: int, merged: int, what: str) -> None:
     for numel in SIZES:
-        packet, total = _packet(codec, _normal(numel)), _normal(numel, 1)
-        want = total + _decoded(codec, packet, numel)
-        codec.add(packet, total)
-        require(np.array_equal(total, want), f"add is not decode and + for {numel} values")
+        values = np.arange(1, numel + 1, dtype=np.float32)
+        made = _packet(codec, values, start=start).nbytes
+        said = _expected(codec, BucketSpec.uniform(start + numel), start, merged)
+        require(made == said, f"{numel} values{what} take {made} B, but nbytes says {said:g}")
+        room = codec.packet(numel).nbytes if codec.fixed else made
+        require(room == made, f"packet({numel}) has {room} B for packets of {made} B")
+
+
+def _mean_size(codec: Codec, start: int, merged: int, what: str) -> None:
+    law, rng, numel = Sparsity(law="uniform", density=0.03), np.random.default_rng(1), 8000
+    sizes = []
+    for _ in range(DRAWS):
+        values = np.zeros(numel, np.float32)
+        for _ in range(merged):
+            values[law.support(numel, rng)] += 1.0
+        sizes.append(_packet(codec, values[start:], start=start).nbytes)
+    said = _expected(codec, BucketSpec(((law, numel, 0, numel),)), start, merged)
+    mean = float(np.mean(sizes))
+    slack = SIGMA * float(np.std(sizes, ddof=1)) / np.sqrt(DRAWS) + 1e-4 * mean
+    right, count = abs(mean - said) <= slack, numel - start
+    told = f"{count} values of density 3%{what} take {mean:g} B, but nbytes says {said:g}"
+    require(right, told)
+
+
+def _add(codec: Codec) -> str:
+    """Ask that all ways to add packets, and to list one, say what `decode` says; NaN is told."""
+    for numel in SIZES:
+        for broken in (False, True):
+            values = _normal(numel)
+            values[: numel * broken : 3] = np.nan
+            with np.errstate(invalid="ignore", over="ignore"):
+                _added(codec, _packet(codec, values), values)
     return "is decode and +"
+
+
+def _added(codec: Codec, packet: Array, values: Array) -> None:
+    numel = len(values)
+    told = f"for {numel} values{', some of them NaN' * bool(np.isnan(values).any())}"
+    decoded, total = _decoded(codec, packet, numel), _normal(numel, 1)
+    want = total + decoded
+    if (just := codec.plain_sum(packet, total.copy())) is not None:
+        same = np.array_equal(just[1] + just[0], want, equal_nan=True)
+        require(same, f"plain_sum is not decode and + {told}")
+    codec.add(packet, total)
+    same = np.array_equal(total, want, equal_nan=True)
+    require(same, f"add is not decode and + {told}")
+    packets = [packet, *(_packet(codec, _normal(numel, rank)) for rank in (2, 3))]
+    parts = [_decoded(codec, each, numel) for each in packets]
+    want = np.sum(parts, axis=0)
+    codec.combine(packets, total)
+    lost = np.isnan(want) & np.isfinite(total)
+    require(not lost.any(), f"combine loses the NaN of a packet {told}")
+    slack = ROUNDED * sum(map(_size, parts))
+    close = codec.votes or np.isnan(want).any() or _off(total, want) <= slack
+    require(close, f"combine is not decode and + {told}; of a vote say `votes = True`")
+    if codec.lists:
+        again, found = codec.pack(listed(values), numel), codec.listed(packet, numel)
+        same = bytes(again.view(np.uint8)) == bytes(packet)
+        require(same, f"pack does not write what encode writes {told}")
+        same = all(map(partial(np.array_equal, equal_nan=True), found, listed(decoded)))
+        require(same, f"listed does not read what decode reads {told}")
+
+
+def _size(values: Array) -> float:
+    return float(np.linalg.norm(values.astype(np.float64)))
+
+
+def _off(found: Array, want: Array) -> float:
+    return _size(found.astype(np.float64) - want)
 
 
 def _again(codec: Codec) -> str:
@@ -161,8 +222,8 @@ def _again(codec: Codec) -> str:
         raise Skipped("not addable: for all-gather only")
     values = _normal(1000)
     for cut in (1000, 1, 500):
-        runs = np.split(values, [cut])
-        joined = np.concatenate([_round_trip(codec, run) for run in runs])
+        runs = zip(np.split(values, [cut]), (0, cut), strict=True)
+        joined = np.concatenate([_round_trip(codec, run, start=start) for run, start in runs])
         same = np.array_equal(_round_trip(codec, joined), joined)
         require(same, "addable, but values that were decoded lose something when encoded again")
     return "decoded values encode without further loss"
@@ -228,18 +289,33 @@ def _feedback(codec: Codec) -> str:
 
 
 def _able(codec: Codec) -> list[str]:
-    return [name for name in COLLECTIVES if not illegal(route(name, grid(1, 4)), codec)]
+    """Return the collectives that carry the codec; the MPI library's own has no rounds to see."""
+    able = [name for name in COLLECTIVES if not illegal(route(name, grid(1, 4)), codec)]
+    return [name for name in able if not route(name, grid(1, 4)).library]
 
 
 def _ranks(codec: Codec) -> str:
-    """Ask that all ranks end with the same bits, by every collective that may carry the codec."""
+    """Ask that all ranks end with the sum, and the same bits, by every collective that may serve.
+
+    `feedback` asks for the sum of a codec that keeps what it leaves out.
+    """
     able, group = _able(codec), grid(2, 2)
+    gradients = [_normal(301, rank) for rank in group.ranks]
+    alone = fresh_states([each.copy() for each in gradients], 3, "w")
+    sent = [_decoded(codec, codec.encode(state["gradient"], state), 301) for state in alone]
+    want, whole = np.sum(sent, axis=0, dtype=np.float64), sum(map(_size, gradients))
+    lost = _off(_round_trip(codec, gradients[0]), gradients[0]) / _size(gradients[0])
     for name in able:
-        states = fresh_states([_normal(301, rank) for rank in range(4)], 3, "w")
+        states = fresh_states([each.copy() for each in gradients], 3, "w")
         run_method(Pair(name, codec.name), BucketSpec.uniform(301), group, states)
         first = states[0]["result"].view(np.uint32)
         same = all(np.array_equal(first, each["result"].view(np.uint32)) for each in states)
         require(same, f"{name}+{codec.name}: ranks end with different sums")
+        if not (codec.votes or codec.feedback):
+            hops = group.size if route(name, group).goal is Goal.ALL_REDUCE else 0  # they encode
+            off = _off(states[0]["result"], want)
+            near = off <= (hops * lost + ROUNDED) * whole
+            require(near, f"{name}+{codec.name}: the sum is off by {off / whole:.3g} of the values")
     return f"all end with the same sum, by {', '.join(able)}"
 
 

@@ -30,7 +30,8 @@ def examined(law: str, examine: Callable[[], str], given: Finding | None = None)
     A law that says something only where another one holds is `given` that one.
     """
     if given is not None and not given.holds:
-        return Finding(law, None, f"says nothing while {given.law!r} fails")
+        how = "is skipped" if given.holds is None else "fails"
+        return Finding(law, None, f"says nothing while {given.law!r} {how}")
     try:
         return Finding(law, True, examine())
     except Skipped as reason:

@@ -1,5 +1,6 @@
 """Plug-ins to begin with: a small one that obeys all laws, and its test."""
 
+import ast
 import keyword
 import re
 from importlib.resources import files as resources
@@ -33,6 +34,12 @@ def texts(kind: str, name: str) -> tuple[str, str]:
     found = []
     for start in ("", "test_"):
         text = (folder / f"{start}{kind}.py.txt").read_text()
+        used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+        for word in used & {module, title}:
+            raise CommschedError(
+                f"{kind} {name!r}: its file would use the name {word!r} for something else, too;"
+                " choose another name"
+            )
         text = text.replace("the-name", name).replace("the_name", module)
         found.append(text.replace("TheName", title))
     return found[0], found[1]

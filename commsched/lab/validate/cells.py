@@ -87,10 +87,14 @@ def covering(group: Group, rng: Random) -> tuple[list[str], list[str]]:
     return [m.name for m in legal if m.codec is None], found
 
 
-def draw(seed: int, beds: Sequence[str] = BEDS) -> list[list[ValidationCell]]:
-    """Return all cells and decisions in parts, each bed by bed; the first part is the subset."""
+def draw(seed: int, beds: Sequence[str] = BEDS, named: bool = False) -> list[list[ValidationCell]]:
+    """Return all cells and decisions in parts, each bed by bed; the first part is the subset.
+
+    The subset has a bed of each stratum, or all beds if the user has named them.
+    """
     rng = Random(f"validation {seed}")
-    few = [b for stratum in STRATA if (b := rng.choice(stratum)) in beds] or list(beds)
+    few = [b for stratum in STRATA if (b := rng.choice(stratum)) in beds]
+    few = few if few and not named else list(beds)
     parts: list[list[ValidationCell]] = [[] for _ in range(PARTS)]
     met = set[str]()
     for bed in beds:

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from commsched import files
 from commsched.errors import CommschedError
 from commsched.lab.validate.cells import ValidationCell, make_plan
 from commsched.lab.validate.decisions import measured_plans
 from commsched.lab.validate.disturbance import PATIENCE, Calm
-from commsched.lab.validate.session import BedSession, Say, bed_session, identity
+from commsched.lab.validate.session import BedSession, Say, bed_session, begin, identity
 from commsched.lab.validate.table import (
     DecisionRow,
     FailedRow,
@@ -59,14 +58,17 @@ class ValidationRequest:
         return [cell for part in self.parts for cell in part]
 
 
+SETTINGS = ("steps", "seconds")  # that every row depends on
+
+
 def validate(wanted: ValidationRequest, folder: Path, say: Say, done: Done) -> list[Row]:
     """Return the rows of the wanted cells; `folder` stores all files and finished rows.
 
     Each part calibrates its beds anew, so that machine and cells are measured within minutes. An
-    interrupted validation goes on: a cell is run again only if it failed, or if its bed has been
-    calibrated again.
+    interrupted validation goes on, with the same SETTINGS: a cell is run again only if it failed,
+    or if its bed has been calibrated again.
     """
-    files.make_folder(folder)
+    begin(folder, {name: getattr(wanted, name) for name in SETTINGS})
     calm = Calm(patience=wanted.patience)
     with appending(folder / TABLE) as file:
         known = {row.cell: row for row in file.rows}

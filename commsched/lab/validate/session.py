@@ -1,21 +1,24 @@
 """Calibrate a running bed and measure plans on it, and repeat what other guests disturbed."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from commsched import files
+from commsched.errors import CommschedError
 from commsched.lab.validate import cells
 from commsched.lab.validate.cells import BATCH, TRAIN, ValidationCell
 from commsched.lab.validate.disturbance import Calm
-from commsched.lab.validate.fabrics import RUN, Bed, ValidationFabric, fabric
+from commsched.lab.validate.fabrics import RUN, Bed, ValidationFabric, fabric, measured_path
 from commsched.machine import file as machine_file
 from commsched.machine.model import Machine
 from commsched.net import file as net_file
 from commsched.net.graph import Net
 from commsched.plan.model import Plan
+from commsched.timeline import file as timeline_file
 from commsched.timeline.model import Timeline
 
 Say = Callable[[str], None]  # called with a sentence when something begins
@@ -59,11 +62,32 @@ class BedSession:
         return net_file.read(path)
 
     def measured(self, plan: Plan, cell: ValidationCell, stem: str, steps: int) -> Measured:
-        """Run a plan, or train by it."""
+        """Run a plan, or train by it; the files are those of the returned run."""
         batch = str(BATCH * plan.machine.size)
         train = ("train", "--net", cell.net, "--batch", batch, "--json", "--plan")
         command = train if cell.compute == TRAIN else RUN
-        return self.calm(lambda: self.fabric.execute(plan, self.folder / stem, steps, command))
+        runs = list[Timeline]()
+
+        def run() -> Timeline:
+            runs.append(self.fabric.execute(plan, self.folder / stem, steps, command))
+            return runs[-1]
+
+        timeline, stolen = self.calm(run)
+        if timeline is not runs[-1]:
+            timeline_file.write(measured_path(self.folder / stem), timeline)
+        return timeline, stolen
+
+
+def begin(folder: Path, settings: Mapping[str, float]) -> None:
+    """Keep in a folder what all of its results depend on; refuse one that has other settings."""
+    path = folder / "settings.json"
+    if not path.exists():
+        files.make_folder(folder)
+        files.write(path, dict(settings))
+    elif json.loads(files.read_text(path)) != settings:
+        raise CommschedError(
+            f"{folder} was begun with other settings ({path.name}): give -o another folder"
+        )
 
 
 def identity(folder: Path) -> str:
