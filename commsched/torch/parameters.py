@@ -45,6 +45,17 @@ def named_buffers(model: Any) -> dict[str, Any]:
     return dict(sorted(_by_bare_name(model.named_buffers()).items()))
 
 
+def buffers_now(model: Any, attached: Mapping[str, Any]) -> list[Any]:
+    """Return the buffers of attach's sizes, as a model may have replaced them since."""
+    now = named_buffers(model)
+    found = []
+    for name, buffer in attached.items():
+        new = now.get(name, buffer)
+        alike = (new.shape, new.dtype) == (buffer.shape, buffer.dtype)
+        found.append(new if alike else buffer)  # a message must have one size on all ranks
+    return found
+
+
 def _by_bare_name(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Refuse two tensors whose names differ by what wrappers put before them alone."""
     found: dict[str, Any] = {}
@@ -93,6 +104,20 @@ def check_fits(parameters: Mapping[str, Any], plan: Plan, some_unused: bool) -> 
     missing = next((name for name in parameters if name not in net.tensors), None)
     if missing is not None and not some_unused:
         raise CommschedError(f"the plan has no tensor {missing!r}, which the model trains; {again}")
+
+
+def check_attached(model: Any, updates: list[Any], attached: set[int], rank: int) -> None:
+    """Refuse to update a model's parameter by a gradient that no hook of `attach` has seen."""
+    others = {id(p) for p in updates if p.grad is not None} - attached
+    if not others:
+        return
+    for name, parameter in model.named_parameters():
+        if id(parameter) in others:
+            raise CommschedError(
+                f"rank {rank}: parameter {bare_name(name)!r} has a gradient that is not averaged:"
+                " at attach it was frozen, or not in the model; capture the model as it is now,"
+                " plan and attach again"
+            )
 
 
 def sparse_embeddings(model: Any) -> list[Any]:

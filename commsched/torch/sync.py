@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,9 @@ from commsched.timeline.model import Span
 from commsched.torch.hooks import Hook, all_ours
 from commsched.torch.late_updates import LateUpdates
 from commsched.torch.parameters import (
+    buffers_now,
     check_alike,
+    check_attached,
     check_fits,
     handed_over,
     named_buffers,
@@ -93,6 +96,7 @@ class Sync:
             parameter.register_post_accumulate_grad_hook(Hook(self._hook(name)))
             for name, parameter in trained(model).items()
         ]
+        self._attached = {id(parameter) for parameter in trained(model).values()}
         self._hooks.append(model.register_forward_pre_hook(Hook(self._before_forward)))
         self._hooks.append(register_optimizer_step_pre_hook(self._before_step))
         if self._averages:
@@ -127,9 +131,8 @@ class Sync:
         if self._averages or self._skip_overflow:
             what = "skip_overflow" if self._skip_overflow else f"plans of {self.plan.strategy!r}"
             raise CommschedError(f"update_in_forward does not go with {what}")
-        late = LateUpdates(
-            self._model, optimizer, self._parameters, self._take_mean, self._check_all_there
-        )
+        check = partial(self._before_step, optimizer)
+        late = LateUpdates(self._model, optimizer, self._parameters, self._take_mean, check)
         if self._watch is not None:
             late.around = self._paused
         self._late = late
@@ -261,32 +264,21 @@ class Sync:
             self._end_update()  # a GradScaler skipped the step
         self._forwarded = True
         if self._buffers:
-            buffers = self._buffers_now(model)
+            buffers = buffers_now(model, self._buffers)
             with torch.no_grad(), ExitStack() as versions:
                 for buffer in buffers:  # which BatchNorm's backward pass does not read
                     versions.enter_context(torch.autograd._unsafe_preserve_version_counter(buffer))
                 broadcast(buffers, self._team)
 
-    def _buffers_now(self, model: Any) -> list[Any]:
-        """Return the buffers of attach's sizes, as a model may have replaced them since."""
-        now = named_buffers(model)
-        found = []
-        for name, buffer in self._buffers.items():
-            new = now.get(name, buffer)
-            alike = (new.shape, new.dtype) == (buffer.shape, buffer.dtype)
-            found.append(new if alike else buffer)  # a message must have one size on all ranks
-        return found
-
     def _before_step(self, optimizer: Any, *_: object) -> None:
         """Refuse a step without all means; hand over zeros if nothing of this rank was used."""
-        if not (self._taken or self._forwarded) or not any(
-            id(p) in self._mine for group in optimizer.param_groups for p in group["params"]
-        ):
-            return
-        if self._parameters:
-            self._check_all_there()
-        elif not self._under_way:  # no gradient told that a step began
-            self._begin_update()
+        updates = [p for group in optimizer.param_groups for p in group["params"]]
+        if (self._taken or self._forwarded) and any(id(p) in self._mine for p in updates):
+            if self._parameters:
+                self._check_all_there()
+            elif not self._under_way:  # no gradient told that a step began
+                self._begin_update()
+        check_attached(self._model, updates, self._attached, self._comm.rank)
 
     def _check_all_there(self) -> None:
         """Refuse a step without all means; hand over zeros if nothing of this rank was used."""
