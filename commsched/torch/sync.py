@@ -90,6 +90,7 @@ class Sync:
         self.after_step: Callable[[], None] = lambda: None  # called on all ranks after each step
         self.before_means: Callable[[], None] = lambda: None  # while `.grad` is this rank's
         self._syncing, self._forwarded = True, False
+        self._unread = False  # means of a step whose optimizer has not been called
         self._late: LateUpdates | None = None
         self._used: dict[str, bool] = {}  # parameter -> whether any rank has a gradient
         self._hooks = [
@@ -199,7 +200,7 @@ class Sync:
             else:
                 exchanger.ready(name, handed_over(name, parameter.grad), lent=True)
         self._taken.clear()
-        self._forwarded = False
+        self._forwarded, self._unread = False, True
         used = np.array([p.grad is not None for p in self._parameters.values()])
         overflow = False
         if self._late is not None:
@@ -215,6 +216,7 @@ class Sync:
             flags = np.append(used, exchanger.overflowed).astype(np.uint8)
             self._team.Allreduce(MPI.IN_PLACE, flags, op=MPI.MAX)
             used, overflow = flags[:-1].astype(bool), bool(flags[-1])
+            self._unread = not overflow  # a GradScaler then skips the step
         with torch.no_grad():
             for (name, parameter), anywhere in zip(self._parameters.items(), used, strict=True):
                 mean = mean_of(name)
@@ -262,7 +264,7 @@ class Sync:
             return
         if self._under_way and self._skip_overflow:
             self._end_update()  # a GradScaler skipped the step
-        self._forwarded = True
+        self._forwarded = not self._means_wait()
         if self._buffers:
             buffers = buffers_now(model, self._buffers)
             with torch.no_grad(), ExitStack() as versions:
@@ -270,14 +272,21 @@ class Sync:
                     versions.enter_context(torch.autograd._unsafe_preserve_version_counter(buffer))
                 broadcast(buffers, self._team)
 
+    def _means_wait(self) -> bool:
+        """Tell whether the optimizer has yet to read means: until then no step begins."""
+        kept = self._late is not None or any(p.grad is not None for p in self._parameters.values())
+        return self._unread and kept
+
     def _before_step(self, optimizer: Any, *_: object) -> None:
         """Refuse a step without all means; hand over zeros if nothing of this rank was used."""
         updates = [p for group in optimizer.param_groups for p in group["params"]]
-        if (self._taken or self._forwarded) and any(id(p) in self._mine for p in updates):
+        mine = any(id(p) in self._mine for p in updates)
+        if mine and (self._taken or self._forwarded):
             if self._parameters:
                 self._check_all_there()
             elif not self._under_way:  # no gradient told that a step began
                 self._begin_update()
+        self._unread &= not mine
         check_attached(self._model, updates, self._attached, self._comm.rank)
 
     def _check_all_there(self) -> None:

@@ -48,6 +48,50 @@ def buffers_that_are_replaced_are_those_of_rank_0():
 
 
 @check
+def a_forward_pass_between_backward_and_step_changes_nothing():
+    """As one that counts right answers: in training mode, with autograd."""
+
+    def trained(looks, late, **options):
+        model = make("mlp")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        plan = plan_of(model, WORLD.size, ("all-gather+topk:0.2",))
+        options |= {"update_in_forward": optimizer} if late else {}
+        with attach(model, plan, **options) as sync:
+            for step in range(4):
+                optimizer.zero_grad()
+                loss_of(model, *batch("mlp", step, WORLD.rank)).backward()
+                if looks:
+                    model(batch("mlp", step, WORLD.rank)[0])
+                optimizer.step()
+            steps = sync.state_dict()["step"]
+        return steps, [parameter.detach().clone() for parameter in model.parameters()]
+
+    for some_unused in (False, True):
+        for late in (False, True):
+            found = [trained(looks, late, find_unused_parameters=some_unused) for looks in (0, 1)]
+            assert found[0][0] == found[1][0] == 4, found
+            assert all(map(torch.equal, found[0][1], found[1][1]))
+
+
+@check
+def a_rank_that_uses_nothing_takes_part_after_a_step_that_the_script_has_left_out():
+    model = make("fork")
+    model.odd = WORLD.rank == 1
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with attach(model, plan_of(model, WORLD.size), find_unused_parameters=True):
+        for step in range(4):
+            optimizer.zero_grad(set_to_none=step < 2)
+            loss = loss_of(model, *batch("fork", step, WORLD.rank))
+            if not step or not WORLD.rank:
+                loss.backward()
+            if step:
+                optimizer.step()
+        got = [(name, p.grad) for name, p in model.named_parameters()]
+    used = {name for name, gradient in got if gradient is not None}
+    assert used == {f"{layer}.{kind}" for layer in ("left", "head") for kind in ("weight", "bias")}
+
+
+@check
 def names_that_wrappers_make_alike_are_refused():
     model = nn.Module()
     model.bias, model.module = nn.Parameter(torch.zeros(4)), nn.Linear(6, 4)
