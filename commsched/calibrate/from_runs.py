@@ -31,7 +31,7 @@ DOUBTS = {name: max(OFF, doubt) for name, doubt in (FACTORS | COMPUTING).items()
 class Run:
     """A plan, and what the phases of its launches took."""
 
-    plan: Plan
+    plan: Plan  # of the launches that were in use last, as if from the first step
     step: float  # s of a measured iteration, median
     measured: CellTimes
     phases: Ints  # those that were measured on all ranks, of the plan's
@@ -68,7 +68,9 @@ def matched(timelines: Mapping[str, Timeline], plans: Sequence[Plan]) -> list[Ru
 
 
 def _run(name: str, timeline: Timeline, plan: Plan) -> Run:
-    """Reduce a timeline to medians of its phases, without its first step, which warms up."""
+    """Reduce a timeline to medians of its phases, without their first step, which warms up."""
+    plan, begin = _in_use(plan, int(timeline.step.max(initial=0)))
+    timeline = timeline.select(timeline.step >= begin)
     cell, kinds = kinds_of(plan)
     row_of = np.array([kinds.get(word, -1) for word in timeline.names])
     row, first = row_of[timeline.name], int(timeline.step.min(initial=2**31 - 1)) + 1
@@ -82,9 +84,23 @@ def _run(name: str, timeline: Timeline, plan: Plan) -> Run:
     table, there = table[:, :, seen == seen.max()], there[:, seen == seen.max()]
     phases = np.flatnonzero(there.all(axis=-1).reshape(3, -1).all(axis=0))
     if not len(phases):
-        raise CommschedError(f"{name}: no exchange of its plan was made twice by all ranks")
+        raise CommschedError(
+            f"{name}: no exchange of its plan was made twice by ranks that all encode and decode;"
+            " give a longer run of a sync plan"
+        )
     step = float(np.nanmedian(iteration_seconds(timeline)[settled(timeline)]))
     return Run(plan, step, _some(times_of(cell, table), phases), phases)
+
+
+def _in_use(plan: Plan, step: int) -> tuple[Plan, int]:
+    """Return a plan with the launches of a step only, and the step since when they are in use."""
+    begins: dict[str, int] = {}
+    for launch in plan.launches:
+        if launch.since <= step:
+            begins[launch.purpose] = max(launch.since, begins.get(launch.purpose, 0))
+    some = [x for x in plan.launches if x.since == begins.get(x.purpose)]
+    made = replace(plan, launches=tuple(replace(x, since=0) for x in some))
+    return made, max(begins.values(), default=0)
 
 
 def _some(times: CellTimes, phases: Ints) -> CellTimes:
