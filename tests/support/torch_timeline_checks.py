@@ -194,3 +194,22 @@ def a_model_is_copied_and_saved_whole_and_the_copies_are_not_attached():
         train("mlp", with_sync(sync), 1, model)
     WORLD.Barrier()
     del held
+
+
+@check
+def a_data_parallel_is_copied_averaged_and_saved_and_the_copies_are_not_attached():
+    parallel, saved = DataParallel(make("mlp"), steps=4, machine="localhost"), io.BytesIO()
+    step = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    train("mlp", with_sync(parallel), 1, parallel, optimizer=step)
+    averaged = torch.optim.swa_utils.AveragedModel(parallel)
+    averaged.update_parameters(parallel)
+    torch.save(parallel, saved)
+    loaded = torch.load(io.BytesIO(saved.getvalue()), weights_only=False)
+    x, _ = batch("mlp", 7, 0)
+    for each in (loaded, deepcopy(parallel), averaged.module):
+        assert list(each.state_dict()) == list(parallel.state_dict())
+        assert torch.equal(each(x), parallel.module.forward(x))
+        if WORLD.rank == 0:  # alone
+            each(x).sum().backward()
+    train("mlp", with_sync(parallel), 1, parallel, optimizer=step)
+    parallel.close()
