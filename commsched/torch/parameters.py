@@ -120,6 +120,17 @@ def check_attached(model: Any, updates: list[Any], attached: set[int], rank: int
             )
 
 
+def why_second(missing: list[str], some_unused: bool) -> str:
+    """Say when a second gradient came, and what a script can do about it."""
+    failed = "after an exception in a backward pass close the exchange, and attach again"
+    if some_unused or not missing:
+        return f"gradient before the backward pass of the first one ended; {failed}"
+    return (
+        f"gradient before {missing[0]!r} got one; put all backward passes but the last into"
+        f" sync.no_sync(), or attach with find_unused_parameters=True; {failed}"
+    )
+
+
 def sparse_embeddings(model: Any) -> list[Any]:
     """Return the parameters whose gradients are rows: of modules with `sparse=True`."""
     return [m.weight for m in model.modules() if getattr(m, "sparse", False) is True]

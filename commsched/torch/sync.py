@@ -35,6 +35,7 @@ from commsched.torch.parameters import (
     put_mean,
     sparse_embeddings,
     trained,
+    why_second,
 )
 from commsched.torch.script_end import ScriptEnd
 from commsched.torch.states import as_arrays, as_tensors, broadcast
@@ -158,11 +159,8 @@ class Sync:
         if not taken:
             self._begin_step()
         if name in taken:
-            raise CommschedError(
-                f"rank {self._comm.rank}: parameter {name!r} got a second gradient before"
-                f" {self._missing()[0]!r} got one; put all backward passes but the last into"
-                " sync.no_sync(), or attach with find_unused_parameters=True"
-            )
+            why = why_second(self._missing(), self._some_unused)
+            raise CommschedError(f"rank {self._comm.rank}: parameter {name!r} got a second {why}")
         if self._late is not None:
             self._late.check(name)
         given = handed_over(name, parameter.grad)

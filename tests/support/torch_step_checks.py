@@ -91,6 +91,47 @@ def a_rank_that_uses_nothing_takes_part_after_a_step_that_the_script_has_left_ou
     assert used == {f"{layer}.{kind}" for layer in ("left", "head") for kind in ("weight", "bias")}
 
 
+class Fails(torch.autograd.Function):
+    """What runs out of memory in a backward pass, on all ranks."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("out of memory")
+
+
+@check
+def a_training_goes_on_with_another_attach_after_a_backward_pass_that_failed():
+    """A few gradients, or all of them, were handed over in it."""
+    for some_unused, before in ((False, 2), (False, 0), (True, 2)):
+        model = make("mlp")
+        plan = plan_of(model, WORLD.size)
+        sync = attach(model, plan, find_unused_parameters=some_unused)
+        x, _ = batch("mlp", 0, WORLD.rank)
+        inputs = Fails.apply(model[:before](x.requires_grad_()))
+        try:
+            model[before:](inputs).sum().backward()
+        except RuntimeError as error:
+            assert str(error) == "out of memory", error
+        model.zero_grad()
+        text = said(lambda model=model: loss_of(model, *batch("mlp", 1, WORLD.rank)).backward())
+        assert "got a second gradient before" in text, text
+        assert ("find_unused" in text) is (before > 0 and not some_unused), text
+        assert text.endswith("an exception in a backward pass close the exchange, and attach again")
+        sync.close()
+        model.zero_grad()
+        with attach(model, plan):
+            loss_of(model, *batch("mlp", 1, WORLD.rank)).backward()
+        got = [parameter.grad.clone() for parameter in model.parameters()]
+        model.zero_grad()
+        loss_of(model, *batch("mlp", 1, WORLD.rank)).backward()
+        averaged(model)
+        assert all(torch.equal(g, p.grad) for g, p in zip(got, model.parameters(), strict=True))
+
+
 @check
 def names_that_wrappers_make_alike_are_refused():
     model = nn.Module()
