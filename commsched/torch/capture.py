@@ -186,6 +186,7 @@ class _Batches:
     """The batches, again and again, and the first size of the first tensor."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
+        check_batches(batches)
         self._batches = batches
         self._iterator = iter(batches)
         self.size = 1
@@ -238,6 +239,15 @@ def _script() -> Iterator[None]:
     except Exception as error:
         traceback.print_exc()
         raise CommschedError(f"the script failed: {type(error).__name__}: {error}") from None
+
+
+def check_batches(batches: Any) -> None:
+    """Refuse what cannot be read batch by batch."""
+    if not (hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")):
+        raise CommschedError(
+            "the batches must be something to iterate over, such as a list or a DataLoader, got"
+            f" {type(batches).__name__}"
+        )
 
 
 def check_loss(value: Any) -> None:

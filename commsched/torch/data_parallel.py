@@ -278,8 +278,6 @@ def _unmeasured(observer: Observer) -> Net:
         tensors = tuple(_tensor(observer, key) for key in owned)
         layers.append(Layer(name=name, after=before, forward=1e-3, backward=2e-3, tensors=tensors))
         before = (name,)  # type: ignore[assignment]
-    if not layers:
-        raise CommschedError("the model trains no parameter")
     return Net(name="unmeasured", layers=tuple(layers))
 
 

@@ -11,9 +11,10 @@ from torch.utils.flop_counter import flop_registry
 
 from commsched.errors import CommschedError
 from commsched.net.graph import Layer, Net
-from commsched.torch.capture import check_loss
-from commsched.torch.captured_net import chained, no_parameter, tensor_of, used_parameters
+from commsched.torch.capture import check_batches, check_loss
+from commsched.torch.captured_net import chained, tensor_of, used_parameters
 from commsched.torch.observer import Observer, tensors_in
+from commsched.torch.parameters import no_parameter, trained
 
 NOTE = (
     "commsched capture --meta: flops of matrix products, convolutions and attention as"
@@ -62,6 +63,7 @@ def model_work(
     try:
         with torch.device("meta"):
             model, loss, _, batches = build()
+            trained(model)  # refuses parameters without a shape, which `to` would empty
             model = model.to("meta")
             first = _on_meta(_first(batches))
             work = Work()
@@ -81,6 +83,7 @@ def model_work(
 
 
 def _first(batches: Iterable[Any]) -> Any:
+    check_batches(batches)
     found = next(iter(batches), None)
     if found is None:
         raise CommschedError("there are no batches to train on")

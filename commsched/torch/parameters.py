@@ -29,6 +29,11 @@ def trained(model: Any) -> dict[str, Any]:
     return _by_bare_name((n, p) for n, p in model.named_parameters() if p.requires_grad)
 
 
+def no_parameter() -> CommschedError:
+    """Say that there is nothing to train."""
+    return CommschedError("the model trains no parameter")
+
+
 def shape_of(parameter: Any) -> tuple[int, ...]:
     """Return the shape that a net states: a parameter without axes has one of size 1."""
     return tuple(parameter.shape) or (1,)
@@ -57,9 +62,14 @@ def buffers_now(model: Any, attached: Mapping[str, Any]) -> list[Any]:
 
 
 def _by_bare_name(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse two tensors whose names differ by what wrappers put before them alone."""
+    """Refuse tensors without a shape, and two whose names differ by names of wrappers alone."""
     found: dict[str, Any] = {}
     for name, tensor in named:
+        if torch.nn.parameter.is_lazy(tensor):
+            raise CommschedError(
+                f"{bare_name(name)!r} has no shape before the model's first forward pass; do one"
+                " without gradients first"
+            )
         if found.setdefault(bare_name(name), tensor) is not tensor:
             raise CommschedError(
                 f"two tensors of the model are named {bare_name(name)!r} without the names of"

@@ -126,9 +126,26 @@ def what_cannot_be_captured_is_one_sentence():
     text = said(lambda: captured("mlp", model))
     assert "rank 1 trains '4.weight' of shape [4, 8]" in text, text
     assert "where rank 0 trains '2.bias' of shape [8]" in text, text
+    for made in (captured_by, meta_by):
+        batches = [(torch.ones(2, 6),)]
+        assert made(make("mlp").requires_grad_(False), batches) == "the model trains no parameter"
+        text = made(nn.Sequential(nn.LazyLinear(4)), batches)
+        assert "'0.weight' has no shape before the model's first forward pass; do one" in text, text
+        text = made(make("mlp"), None)
+        assert text.startswith("the batches must be something to iterate over, such as a l"), text
+        assert text.endswith(", got NoneType"), text
     model = make("mlp")
     text = said(lambda: captured("mlp", model, lambda some: loss_of(model, *some[WORLD.rank :])))
     assert text.startswith("rank 1: the script failed: TypeError: loss_of() missing 1"), text
+
+
+def captured_by(model, batches):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return said(lambda: capture(model, lambda some: model(*some).mean(), batches, optimizer))
+
+
+def meta_by(model, batches):
+    return said(lambda: model_work(lambda: (model, lambda x: model(*x).mean(), None, batches)))
 
 
 @check
