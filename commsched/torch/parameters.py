@@ -42,6 +42,12 @@ def shape_of(parameter: Any) -> tuple[int, ...]:
 def named_tensors(model: Any) -> dict[str, Any]:
     """Return all parameters and buffers by name, in an order that the names alone decide."""
     found = _by_bare_name([*model.named_parameters(), *model.named_buffers()])
+    for name, tensor in found.items():
+        if tensor.layout is not torch.strided:
+            raise CommschedError(
+                f"{name!r} is {tensor.layout}, and ranks begin with the dense tensors of"
+                " rank 0; make it dense, or an attribute that is no buffer"
+            )
     return dict(sorted(found.items()))
 
 

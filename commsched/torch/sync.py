@@ -62,7 +62,7 @@ class Sync:
         self._parameters = trained(model)
         plan = exchanger.plan
         agree.on_all_ranks(lambda: check_fits(self._parameters, plan, some_unused), comm)
-        everything = named_tensors(model)
+        everything = agree.on_all_ranks(lambda: named_tensors(model), comm)
         check_alike(everything, "has", comm)
         self._unplanned = set(self._parameters) - set(plan.net.tensors)
         self._planned = {n: self._parameters[n] for n in plan.net.tensors}

@@ -133,6 +133,24 @@ def a_training_goes_on_with_another_attach_after_a_backward_pass_that_failed():
 
 
 @check
+def expanded_buffers_are_those_of_rank_0_and_sparse_ones_are_named():
+    model = make("mlp")
+    rows = torch.arange(3.0)[:, None] + WORLD.rank
+    model.register_buffer("scale", torch.tensor(1.0 + WORLD.rank).expand(4, 4))
+    model.register_buffer("rows", rows.expand(3, 5))
+    with attach(model, plan_of(model, WORLD.size)):
+        loss_of(model, *batch("mlp", 0, WORLD.rank)).backward()
+    assert torch.equal(model.scale, torch.ones(4, 4))
+    assert torch.equal(model.rows, torch.arange(3.0)[:, None].expand(3, 5))
+    model = make("mlp")
+    plan = plan_of(model, WORLD.size)
+    if WORLD.rank:
+        model.register_buffer("links", torch.eye(4).to_sparse())
+    text = said(lambda: attach(model, plan))
+    assert text.startswith("rank 1: 'links' is torch.sparse_coo, and ranks begin with the"), text
+
+
+@check
 def names_that_wrappers_make_alike_are_refused():
     model = nn.Module()
     model.bias, model.module = nn.Parameter(torch.zeros(4)), nn.Linear(6, 4)
