@@ -86,7 +86,9 @@ def capture(
         lambda _, inputs, named: seen.append((inputs, named)) if not seen else None,
         with_kwargs=True,
     )
-    before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    unsaved = [(m._buffers, n) for m in model.modules() for n in m._non_persistent_buffers_set]
+    values = [b[n] if b[n] is None else b[n].detach() for b, n in unsaved]
+    before = copy.deepcopy((model.state_dict(), optimizer.state_dict(), values))
     random, source = torch.get_rng_state(), _Batches(batches)
     choices, mixtures = _recognised(model, loss, source, comm)
     observer = Observer(model, experts=mixtures)
@@ -117,6 +119,8 @@ def capture(
     observer.decay = {name: round(float(decay), 3) for name, decay in known if decay > 0}
     model.load_state_dict(before[0])
     optimizer.load_state_dict(before[1])
+    for (buffers, key), value in zip(unsaved, before[2], strict=True):
+        buffers[key] = value
     torch.set_rng_state(random)
     inputs = seen[0] if graph and seen else None
     net = measured_net(

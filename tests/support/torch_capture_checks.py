@@ -48,6 +48,30 @@ def a_captured_model_is_planned_and_attached():
             same(got, train(kind, by_mpi, 1))
 
 
+class Counting(nn.Module):
+    """A layer beside buffers that no state has: one is written, one replaced."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+        self.register_buffer("passes", torch.zeros(()), persistent=False)
+        self.register_buffer("last", None, persistent=False)
+
+    def forward(self, x):
+        self.passes += 1
+        self.last = x.detach()
+        return self.layer(x)
+
+
+@check
+def buffers_that_no_state_has_are_afterwards_as_before():
+    model = Counting()
+    captured("mlp", model)
+    assert model.passes == 0
+    assert model.last is None
+    assert model.layer.weight.requires_grad
+
+
 @check
 def layers_stand_in_the_order_in_which_gradients_are_ready():
     net = captured("gpt")
