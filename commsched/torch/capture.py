@@ -58,7 +58,7 @@ def capture(
     batch. Before all that, the first rank of each node does some steps while the others sleep,
     which tells how ranks slow each other.
     Model, optimizer and torch's random numbers are afterwards as before; `batches` begin anew if
-    they end. `batch`: samples per rank; by default the first size of a batch's first tensor.
+    they end. `batch`: samples per rank; by default the first size of the first tensor of all.
 
     A parameter that gets no gradient on any rank is refused; with `find_unused_parameters` it is
     left out of the net. What runs inside torch.compile counts as its outermost module. With `graph`
@@ -73,6 +73,7 @@ def capture(
     comm = started_by_mpi(comm)
     if steps < 2:
         raise CommschedError(f"steps must be at least 2, got {steps}")
+    check_batch(batch)
     agree.check_files({"record": record}, comm)
     path = None if record is None or comm.rank else Path(record)
     gradients = agree.on_all_ranks(lambda: Gradients(path), comm)
@@ -187,13 +188,13 @@ def _alone(one: Callable[[], float], comm: MPI.Intracomm) -> float | None:
 
 
 class _Batches:
-    """The batches, again and again, and the first size of the first tensor."""
+    """The batches, again and again, and the first size of the first one's first tensor."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
         check_batches(batches)
         self._batches = batches
         self._iterator = iter(batches)
-        self.size = 1
+        self.size = 0  # of the first batch; 0 before
 
     def next(self) -> Any:
         found = next(self._iterator, self)
@@ -202,7 +203,7 @@ class _Batches:
             found = next(self._iterator, self)
         if found is self:
             raise CommschedError("there are no batches to train on, or they can be read only once")
-        self.size = next((len(t) for t in tensors_in(found) if t.ndim), 1)
+        self.size = self.size or next((len(t) for t in tensors_in(found) if t.ndim), 1)
         return found
 
 
@@ -243,6 +244,12 @@ def _script() -> Iterator[None]:
     except Exception as error:
         traceback.print_exc()
         raise CommschedError(f"the script failed: {type(error).__name__}: {error}") from None
+
+
+def check_batch(batch: int | None) -> None:
+    """Refuse a batch without samples."""
+    if batch is not None and batch < 1:
+        raise CommschedError(f"batch must be at least 1, got {batch}")
 
 
 def check_batches(batches: Any) -> None:

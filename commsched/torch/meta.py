@@ -11,7 +11,7 @@ from torch.utils.flop_counter import flop_registry
 
 from commsched.errors import CommschedError
 from commsched.net.graph import Layer, Net
-from commsched.torch.capture import check_batches, check_loss
+from commsched.torch.capture import check_batch, check_batches, check_loss
 from commsched.torch.captured_net import chained, tensor_of, used_parameters
 from commsched.torch.observer import Observer, tensors_in
 from commsched.torch.parameters import no_parameter, trained
@@ -60,6 +60,7 @@ def model_work(
     are those of `capture`. Attention counts as the matrix products and the softmax that it is on
     this device, so its memory traffic is that of unfused attention.
     """
+    check_batch(batch)
     try:
         with torch.device("meta"):
             model, loss, _, batches = build()

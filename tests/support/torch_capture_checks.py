@@ -73,6 +73,27 @@ def buffers_that_no_state_has_are_afterwards_as_before():
 
 
 @check
+def the_batch_is_that_of_the_first_one_and_at_least_one_sample():
+    model = make("mlp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = [torch.ones(8, 6)] * 3 + [torch.ones(3, 6)]
+
+    def of(**options):
+        made = capture(
+            *(model, lambda some: model(some).mean(), batches, optimizer), graph=False, **options
+        )
+        return made.batch
+
+    assert [of(steps=steps) for steps in (3, 4)] == [8, 8]  # one of them ends with the last
+    assert said(lambda: of(batch=0)) == "batch must be at least 1, got 0"
+
+    def build():
+        return model, lambda some: model(some).mean(), None, batches
+
+    assert said(lambda: model_work(build, batch=0)) == "batch must be at least 1, got 0"
+
+
+@check
 def layers_stand_in_the_order_in_which_gradients_are_ready():
     net = captured("gpt")
     names = [layer.name for layer in net.layers]
