@@ -268,3 +268,22 @@ def on_the_meta_device_a_model_has_the_layers_and_the_work_that_it_has_when_it_r
     assert net.batch == 5
     text = said(lambda: model_work(lambda: (1 / 0,)))
     assert "the script needs values, which the meta device has not: ZeroDivisionError" in text
+
+
+@check
+def on_the_meta_device_the_backward_of_a_convolution_is_twice_its_forward():
+    """Once of the first one, whose input needs no gradient; in groups as without."""
+    layers = (
+        *(nn.Conv2d(4, 8, 3), nn.Conv2d(8, 8, 3, padding=1, groups=8)),
+        *(nn.Conv2d(8, 4, 3, stride=2, groups=2), nn.ConvTranspose2d(4, 6, 3, groups=2)),
+    )
+    model = nn.Sequential(*layers)
+    net = model_work(lambda: (model, lambda x: model(x).mean(), None, [torch.ones(2, 4, 9, 9)]))
+    work = [(layer.forward_flops, layer.backward_flops) for layer in net.layers]
+    forward = [
+        2.0 * 2 * 7 * 7 * 8 * 4 * 9,
+        2.0 * 2 * 7 * 7 * 8 * 9,
+        2.0 * 2 * 3 * 3 * 4 * 4 * 9,
+        2.0 * 2 * 3 * 3 * 4 * 3 * 9,  # of a transposed one: for each element of its input
+    ]
+    assert work == [(forward[0], forward[0]), *((f, 2 * f) for f in forward[1:])], work
