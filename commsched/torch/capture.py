@@ -58,7 +58,7 @@ def capture(
     batch. Before all that, the first rank of each node does some steps while the others sleep,
     which tells how ranks slow each other.
     Model, optimizer and torch's random numbers are afterwards as before; `batches` begin anew if
-    they end. `batch`: samples per rank; by default the first size of a batch's first tensor.
+    they end. `batch`: samples per rank; by default the first size of the first tensor of all.
 
     A parameter that gets no gradient on any rank is refused; with `find_unused_parameters` it is
     left out of the net. What runs inside torch.compile counts as its outermost module. With `graph`
@@ -73,6 +73,7 @@ def capture(
     comm = started_by_mpi(comm)
     if steps < 2:
         raise CommschedError(f"steps must be at least 2, got {steps}")
+    check_batch(batch)
     agree.check_files({"record": record}, comm)
     path = None if record is None or comm.rank else Path(record)
     gradients = agree.on_all_ranks(lambda: Gradients(path), comm)
@@ -86,7 +87,9 @@ def capture(
         lambda _, inputs, named: seen.append((inputs, named)) if not seen else None,
         with_kwargs=True,
     )
-    before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    unsaved = [(m._buffers, n) for m in model.modules() for n in m._non_persistent_buffers_set]
+    values = [b[n] if b[n] is None else b[n].detach() for b, n in unsaved]
+    before = copy.deepcopy((model.state_dict(), optimizer.state_dict(), values))
     random, source = torch.get_rng_state(), _Batches(batches)
     choices, mixtures = _recognised(model, loss, source, comm)
     observer = Observer(model, experts=mixtures)
@@ -117,6 +120,8 @@ def capture(
     observer.decay = {name: round(float(decay), 3) for name, decay in known if decay > 0}
     model.load_state_dict(before[0])
     optimizer.load_state_dict(before[1])
+    for (buffers, key), value in zip(unsaved, before[2], strict=True):
+        buffers[key] = value
     torch.set_rng_state(random)
     inputs = seen[0] if graph and seen else None
     net = measured_net(
@@ -183,12 +188,13 @@ def _alone(one: Callable[[], float], comm: MPI.Intracomm) -> float | None:
 
 
 class _Batches:
-    """The batches, again and again, and the first size of the first tensor."""
+    """The batches, again and again, and the first size of the first one's first tensor."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
+        check_batches(batches)
         self._batches = batches
         self._iterator = iter(batches)
-        self.size = 1
+        self.size = 0  # of the first batch; 0 before
 
     def next(self) -> Any:
         found = next(self._iterator, self)
@@ -197,7 +203,7 @@ class _Batches:
             found = next(self._iterator, self)
         if found is self:
             raise CommschedError("there are no batches to train on, or they can be read only once")
-        self.size = next((len(t) for t in tensors_in(found) if t.ndim), 1)
+        self.size = self.size or next((len(t) for t in tensors_in(found) if t.ndim), 1)
         return found
 
 
@@ -238,6 +244,21 @@ def _script() -> Iterator[None]:
     except Exception as error:
         traceback.print_exc()
         raise CommschedError(f"the script failed: {type(error).__name__}: {error}") from None
+
+
+def check_batch(batch: int | None) -> None:
+    """Refuse a batch without samples."""
+    if batch is not None and batch < 1:
+        raise CommschedError(f"batch must be at least 1, got {batch}")
+
+
+def check_batches(batches: Any) -> None:
+    """Refuse what cannot be read batch by batch."""
+    if not (hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")):
+        raise CommschedError(
+            "the batches must be something to iterate over, such as a list or a DataLoader, got"
+            f" {type(batches).__name__}"
+        )
 
 
 def check_loss(value: Any) -> None:

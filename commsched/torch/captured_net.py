@@ -22,7 +22,7 @@ from commsched.run.job import agree
 from commsched.run.job.fabric import Middle, cores_of_host, mean_or_median
 from commsched.torch.module_graph import Edges, edges_of
 from commsched.torch.observer import Observer
-from commsched.torch.parameters import DTYPES, bare_name, shape_of, sparse_embeddings
+from commsched.torch.parameters import DTYPES, bare_name, no_parameter, shape_of, sparse_embeddings
 
 SHOWN = 8  # names in the source
 
@@ -145,11 +145,6 @@ def chained(
     backward = order[::-1] or tuple(sorted(ends, key=ends.__getitem__))
     reached = np.maximum.accumulate([0.0, *(ends[layer] for layer in backward)])
     return backward[::-1], dict(zip(backward, np.diff(reached), strict=True))
-
-
-def no_parameter() -> CommschedError:
-    """Say that there is nothing to train."""
-    return CommschedError("the model trains no parameter")
 
 
 def _net(

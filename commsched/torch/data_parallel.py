@@ -58,7 +58,8 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
     one stays, and rank 0 says so in one line.
 
     Only lossless methods are planned unless `allow` names lossy codecs, such as ("fp16",). The
-    other options are those of `attach`.
+    other options are those of `attach`. Copies and pickles compute as the model does, and exchange
+    nothing.
     """
 
     def __init__(
@@ -108,6 +109,10 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Compute as the model does."""
         return self.module(*inputs, **named)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy has: the model, and no part of the exchange."""
+        return {name: self.__dict__[name] for name in torch.nn.Module().__dict__}
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Only add up gradients on this rank; the next backward pass outside exchanges the sums."""
@@ -273,8 +278,6 @@ def _unmeasured(observer: Observer) -> Net:
         tensors = tuple(_tensor(observer, key) for key in owned)
         layers.append(Layer(name=name, after=before, forward=1e-3, backward=2e-3, tensors=tensors))
         before = (name,)  # type: ignore[assignment]
-    if not layers:
-        raise CommschedError("the model trains no parameter")
     return Net(name="unmeasured", layers=tuple(layers))
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import conv_flop_count, flop_registry
 
 from commsched.errors import CommschedError
 from commsched.net.graph import Layer, Net
-from commsched.torch.capture import check_loss
-from commsched.torch.captured_net import chained, no_parameter, tensor_of, used_parameters
+from commsched.torch.capture import check_batch, check_batches, check_loss
+from commsched.torch.captured_net import chained, tensor_of, used_parameters
 from commsched.torch.observer import Observer, tensors_in
+from commsched.torch.parameters import no_parameter, trained
 
 NOTE = (
     "commsched capture --meta: flops of matrix products, convolutions and attention as"
@@ -37,12 +38,24 @@ class Work(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         made = func(*args, **kwargs)
         packet = func._overloadpacket
-        if packet in flop_registry:
+        if packet is torch.ops.aten.convolution_backward:
+            self.flops += _flops_of_convolution_backward(*args)
+        elif packet in flop_registry:
             self.flops += flop_registry[packet](*args, **kwargs, out_val=made)
         if not func.is_view and packet.__name__ not in SILENT:
             values = chain(tensors_in(args), tensors_in(kwargs), tensors_in(made))
             self.nbytes += sum(t.numel() * t.element_size() for t in values)
         return made
+
+
+def _flops_of_convolution_backward(gradient: Any, inputs: Any, weight: Any, *options: Any) -> float:
+    """Return the forward's flops for each of the gradients of input and weight that is asked for.
+
+    torch.utils.flop_counter counts that of a weight in groups as many times as there are groups.
+    """
+    transposed, asked = options[4], options[-1]
+    forward: float = conv_flop_count(inputs.shape, weight.shape, gradient.shape, transposed)
+    return forward * sum(asked[:2])
 
 
 def model_work(
@@ -59,9 +72,11 @@ def model_work(
     are those of `capture`. Attention counts as the matrix products and the softmax that it is on
     this device, so its memory traffic is that of unfused attention.
     """
+    check_batch(batch)
     try:
         with torch.device("meta"):
             model, loss, _, batches = build()
+            trained(model)  # refuses parameters without a shape, which `to` would empty
             model = model.to("meta")
             first = _on_meta(_first(batches))
             work = Work()
@@ -81,6 +96,7 @@ def model_work(
 
 
 def _first(batches: Iterable[Any]) -> Any:
+    check_batches(batches)
     found = next(iter(batches), None)
     if found is None:
         raise CommschedError("there are no batches to train on")

@@ -12,7 +12,7 @@ import torch
 from commsched.arrays import Array
 from commsched.run.job.fabric import Middle
 from commsched.torch.hooks import Hook
-from commsched.torch.parameters import bare_name, trained
+from commsched.torch.parameters import bare_name, no_parameter, trained
 
 LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict)  # which are not called themselves
 EMBEDDINGS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
@@ -36,6 +36,8 @@ class Observer:
     ) -> None:
         self.model, self._clock, self._turned, self.experts = model, clock, turned, experts
         self.parameters = trained(model)
+        if not self.parameters:
+            raise no_parameter()
         self.compiled = compiled_modules(model)
         self.owners: dict[str, list[str]] = {}  # layer -> its parameters
         for name in self.parameters:

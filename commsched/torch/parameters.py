@@ -29,6 +29,11 @@ def trained(model: Any) -> dict[str, Any]:
     return _by_bare_name((n, p) for n, p in model.named_parameters() if p.requires_grad)
 
 
+def no_parameter() -> CommschedError:
+    """Say that there is nothing to train."""
+    return CommschedError("the model trains no parameter")
+
+
 def shape_of(parameter: Any) -> tuple[int, ...]:
     """Return the shape that a net states: a parameter without axes has one of size 1."""
     return tuple(parameter.shape) or (1,)
@@ -37,6 +42,12 @@ def shape_of(parameter: Any) -> tuple[int, ...]:
 def named_tensors(model: Any) -> dict[str, Any]:
     """Return all parameters and buffers by name, in an order that the names alone decide."""
     found = _by_bare_name([*model.named_parameters(), *model.named_buffers()])
+    for name, tensor in found.items():
+        if tensor.layout is not torch.strided:
+            raise CommschedError(
+                f"{name!r} is {tensor.layout}, and ranks begin with the dense tensors of"
+                " rank 0; make it dense, or an attribute that is no buffer"
+            )
     return dict(sorted(found.items()))
 
 
@@ -45,10 +56,26 @@ def named_buffers(model: Any) -> dict[str, Any]:
     return dict(sorted(_by_bare_name(model.named_buffers()).items()))
 
 
+def buffers_now(model: Any, attached: Mapping[str, Any]) -> list[Any]:
+    """Return the buffers of attach's sizes, as a model may have replaced them since."""
+    now = named_buffers(model)
+    found = []
+    for name, buffer in attached.items():
+        new = now.get(name, buffer)
+        alike = (new.shape, new.dtype) == (buffer.shape, buffer.dtype)
+        found.append(new if alike else buffer)  # a message must have one size on all ranks
+    return found
+
+
 def _by_bare_name(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse two tensors whose names differ by what wrappers put before them alone."""
+    """Refuse tensors without a shape, and two whose names differ by names of wrappers alone."""
     found: dict[str, Any] = {}
     for name, tensor in named:
+        if torch.nn.parameter.is_lazy(tensor):
+            raise CommschedError(
+                f"{bare_name(name)!r} has no shape before the model's first forward pass; do one"
+                " without gradients first"
+            )
         if found.setdefault(bare_name(name), tensor) is not tensor:
             raise CommschedError(
                 f"two tensors of the model are named {bare_name(name)!r} without the names of"
@@ -93,6 +120,31 @@ def check_fits(parameters: Mapping[str, Any], plan: Plan, some_unused: bool) -> 
     missing = next((name for name in parameters if name not in net.tensors), None)
     if missing is not None and not some_unused:
         raise CommschedError(f"the plan has no tensor {missing!r}, which the model trains; {again}")
+
+
+def check_attached(model: Any, updates: list[Any], attached: set[int], rank: int) -> None:
+    """Refuse to update a model's parameter by a gradient that no hook of `attach` has seen."""
+    others = {id(p) for p in updates if p.grad is not None} - attached
+    if not others:
+        return
+    for name, parameter in model.named_parameters():
+        if id(parameter) in others:
+            raise CommschedError(
+                f"rank {rank}: parameter {bare_name(name)!r} has a gradient that is not averaged:"
+                " at attach it was frozen, or not in the model; capture the model as it is now,"
+                " plan and attach again"
+            )
+
+
+def why_second(missing: list[str], some_unused: bool) -> str:
+    """Say when a second gradient came, and what a script can do about it."""
+    failed = "after an exception in a backward pass close the exchange, and attach again"
+    if some_unused or not missing:
+        return f"gradient before the backward pass of the first one ended; {failed}"
+    return (
+        f"gradient before {missing[0]!r} got one; put all backward passes but the last into"
+        f" sync.no_sync(), or attach with find_unused_parameters=True; {failed}"
+    )
 
 
 def sparse_embeddings(model: Any) -> list[Any]:

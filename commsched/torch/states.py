@@ -33,7 +33,15 @@ def _broadcast(tensors: list[Any], comm: MPI.Comm) -> None:
     if comm.rank:
         sizes = [len(part) for part in parts]
         for tensor, got in zip(tensors, torch.from_numpy(data).split(sizes), strict=True):
-            tensor.copy_(got.clone().view(tensor.dtype).reshape(tensor.shape))
+            _put(tensor, got.clone().view(tensor.dtype).reshape(tensor.shape))
+
+
+def _put(tensor: Any, values: Any) -> None:
+    """Copy values into a tensor; where it was expanded, one element stands for the whole axis."""
+    for axis, step in enumerate(tensor.stride()):
+        if step == 0 and tensor.shape[axis]:
+            tensor, values = tensor.narrow(axis, 0, 1), values.narrow(axis, 0, 1)
+    tensor.copy_(values)
 
 
 class Elements:

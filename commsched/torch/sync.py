@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,9 @@ from commsched.timeline.model import Span
 from commsched.torch.hooks import Hook, all_ours
 from commsched.torch.late_updates import LateUpdates
 from commsched.torch.parameters import (
+    buffers_now,
     check_alike,
+    check_attached,
     check_fits,
     handed_over,
     named_buffers,
@@ -32,6 +35,7 @@ from commsched.torch.parameters import (
     put_mean,
     sparse_embeddings,
     trained,
+    why_second,
 )
 from commsched.torch.script_end import ScriptEnd
 from commsched.torch.states import as_arrays, as_tensors, broadcast
@@ -58,7 +62,7 @@ class Sync:
         self._parameters = trained(model)
         plan = exchanger.plan
         agree.on_all_ranks(lambda: check_fits(self._parameters, plan, some_unused), comm)
-        everything = named_tensors(model)
+        everything = agree.on_all_ranks(lambda: named_tensors(model), comm)
         check_alike(everything, "has", comm)
         self._unplanned = set(self._parameters) - set(plan.net.tensors)
         self._planned = {n: self._parameters[n] for n in plan.net.tensors}
@@ -87,12 +91,14 @@ class Sync:
         self.after_step: Callable[[], None] = lambda: None  # called on all ranks after each step
         self.before_means: Callable[[], None] = lambda: None  # while `.grad` is this rank's
         self._syncing, self._forwarded = True, False
+        self._unread = False  # means of a step whose optimizer has not been called
         self._late: LateUpdates | None = None
         self._used: dict[str, bool] = {}  # parameter -> whether any rank has a gradient
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(Hook(self._hook(name)))
             for name, parameter in trained(model).items()
         ]
+        self._attached = {id(parameter) for parameter in trained(model).values()}
         self._hooks.append(model.register_forward_pre_hook(Hook(self._before_forward)))
         self._hooks.append(register_optimizer_step_pre_hook(self._before_step))
         if self._averages:
@@ -127,9 +133,8 @@ class Sync:
         if self._averages or self._skip_overflow:
             what = "skip_overflow" if self._skip_overflow else f"plans of {self.plan.strategy!r}"
             raise CommschedError(f"update_in_forward does not go with {what}")
-        late = LateUpdates(
-            self._model, optimizer, self._parameters, self._take_mean, self._check_all_there
-        )
+        check = partial(self._before_step, optimizer)
+        late = LateUpdates(self._model, optimizer, self._parameters, self._take_mean, check)
         if self._watch is not None:
             late.around = self._paused
         self._late = late
@@ -154,11 +159,8 @@ class Sync:
         if not taken:
             self._begin_step()
         if name in taken:
-            raise CommschedError(
-                f"rank {self._comm.rank}: parameter {name!r} got a second gradient before"
-                f" {self._missing()[0]!r} got one; put all backward passes but the last into"
-                " sync.no_sync(), or attach with find_unused_parameters=True"
-            )
+            why = why_second(self._missing(), self._some_unused)
+            raise CommschedError(f"rank {self._comm.rank}: parameter {name!r} got a second {why}")
         if self._late is not None:
             self._late.check(name)
         given = handed_over(name, parameter.grad)
@@ -196,7 +198,7 @@ class Sync:
             else:
                 exchanger.ready(name, handed_over(name, parameter.grad), lent=True)
         self._taken.clear()
-        self._forwarded = False
+        self._forwarded, self._unread = False, True
         used = np.array([p.grad is not None for p in self._parameters.values()])
         overflow = False
         if self._late is not None:
@@ -212,6 +214,7 @@ class Sync:
             flags = np.append(used, exchanger.overflowed).astype(np.uint8)
             self._team.Allreduce(MPI.IN_PLACE, flags, op=MPI.MAX)
             used, overflow = flags[:-1].astype(bool), bool(flags[-1])
+            self._unread = not overflow  # a GradScaler then skips the step
         with torch.no_grad():
             for (name, parameter), anywhere in zip(self._parameters.items(), used, strict=True):
                 mean = mean_of(name)
@@ -259,34 +262,30 @@ class Sync:
             return
         if self._under_way and self._skip_overflow:
             self._end_update()  # a GradScaler skipped the step
-        self._forwarded = True
+        self._forwarded = not self._means_wait()
         if self._buffers:
-            buffers = self._buffers_now(model)
+            buffers = buffers_now(model, self._buffers)
             with torch.no_grad(), ExitStack() as versions:
                 for buffer in buffers:  # which BatchNorm's backward pass does not read
                     versions.enter_context(torch.autograd._unsafe_preserve_version_counter(buffer))
                 broadcast(buffers, self._team)
 
-    def _buffers_now(self, model: Any) -> list[Any]:
-        """Return the buffers of attach's sizes, as a model may have replaced them since."""
-        now = named_buffers(model)
-        found = []
-        for name, buffer in self._buffers.items():
-            new = now.get(name, buffer)
-            alike = (new.shape, new.dtype) == (buffer.shape, buffer.dtype)
-            found.append(new if alike else buffer)  # a message must have one size on all ranks
-        return found
+    def _means_wait(self) -> bool:
+        """Tell whether the optimizer has yet to read means: until then no step begins."""
+        kept = self._late is not None or any(p.grad is not None for p in self._parameters.values())
+        return self._unread and kept
 
     def _before_step(self, optimizer: Any, *_: object) -> None:
         """Refuse a step without all means; hand over zeros if nothing of this rank was used."""
-        if not (self._taken or self._forwarded) or not any(
-            id(p) in self._mine for group in optimizer.param_groups for p in group["params"]
-        ):
-            return
-        if self._parameters:
-            self._check_all_there()
-        elif not self._under_way:  # no gradient told that a step began
-            self._begin_update()
+        updates = [p for group in optimizer.param_groups for p in group["params"]]
+        mine = any(id(p) in self._mine for p in updates)
+        if mine and (self._taken or self._forwarded):
+            if self._parameters:
+                self._check_all_there()
+            elif not self._under_way:  # no gradient told that a step began
+                self._begin_update()
+        self._unread &= not mine
+        check_attached(self._model, updates, self._attached, self._comm.rank)
 
     def _check_all_there(self) -> None:
         """Refuse a step without all means; hand over zeros if nothing of this rank was used."""

@@ -85,12 +85,17 @@ class Watch:
         if self._exchanger is not None:
             self._exchanger.turn()
 
+    def _is_update(self, optimizer: Any) -> bool:
+        """Tell whether an optimizer updates this model, between its backward and forward passes."""
+        groups = optimizer.param_groups
+        return not self._forwarded and any(id(p) in self._mine for g in groups for p in g["params"])
+
     def _before_update(self, optimizer: Any, *_: object) -> None:
-        self._begun = time.perf_counter()
+        if self._is_update(optimizer):
+            self._begun = time.perf_counter()
 
     def _after_update(self, optimizer: Any, *_: object) -> None:
-        groups = optimizer.param_groups
-        if self._forwarded or not any(id(p) in self._mine for g in groups for p in g["params"]):
+        if not self._is_update(optimizer):
             return
         self._ended = time.perf_counter()
         if not self._update:  # of several optimizers the first one has the span

@@ -48,6 +48,51 @@ def a_captured_model_is_planned_and_attached():
             same(got, train(kind, by_mpi, 1))
 
 
+class Counting(nn.Module):
+    """A layer beside buffers that no state has: one is written, one replaced."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+        self.register_buffer("passes", torch.zeros(()), persistent=False)
+        self.register_buffer("last", None, persistent=False)
+
+    def forward(self, x):
+        self.passes += 1
+        self.last = x.detach()
+        return self.layer(x)
+
+
+@check
+def buffers_that_no_state_has_are_afterwards_as_before():
+    model = Counting()
+    captured("mlp", model)
+    assert model.passes == 0
+    assert model.last is None
+    assert model.layer.weight.requires_grad
+
+
+@check
+def the_batch_is_that_of_the_first_one_and_at_least_one_sample():
+    model = make("mlp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = [torch.ones(8, 6)] * 3 + [torch.ones(3, 6)]
+
+    def of(**options):
+        made = capture(
+            *(model, lambda some: model(some).mean(), batches, optimizer), graph=False, **options
+        )
+        return made.batch
+
+    assert [of(steps=steps) for steps in (3, 4)] == [8, 8]  # one of them ends with the last
+    assert said(lambda: of(batch=0)) == "batch must be at least 1, got 0"
+
+    def build():
+        return model, lambda some: model(some).mean(), None, batches
+
+    assert said(lambda: model_work(build, batch=0)) == "batch must be at least 1, got 0"
+
+
 @check
 def layers_stand_in_the_order_in_which_gradients_are_ready():
     net = captured("gpt")
@@ -126,9 +171,26 @@ def what_cannot_be_captured_is_one_sentence():
     text = said(lambda: captured("mlp", model))
     assert "rank 1 trains '4.weight' of shape [4, 8]" in text, text
     assert "where rank 0 trains '2.bias' of shape [8]" in text, text
+    for made in (captured_by, meta_by):
+        batches = [(torch.ones(2, 6),)]
+        assert made(make("mlp").requires_grad_(False), batches) == "the model trains no parameter"
+        text = made(nn.Sequential(nn.LazyLinear(4)), batches)
+        assert "'0.weight' has no shape before the model's first forward pass; do one" in text, text
+        text = made(make("mlp"), None)
+        assert text.startswith("the batches must be something to iterate over, such as a l"), text
+        assert text.endswith(", got NoneType"), text
     model = make("mlp")
     text = said(lambda: captured("mlp", model, lambda some: loss_of(model, *some[WORLD.rank :])))
     assert text.startswith("rank 1: the script failed: TypeError: loss_of() missing 1"), text
+
+
+def captured_by(model, batches):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return said(lambda: capture(model, lambda some: model(*some).mean(), batches, optimizer))
+
+
+def meta_by(model, batches):
+    return said(lambda: model_work(lambda: (model, lambda x: model(*x).mean(), None, batches)))
 
 
 @check
@@ -206,3 +268,22 @@ def on_the_meta_device_a_model_has_the_layers_and_the_work_that_it_has_when_it_r
     assert net.batch == 5
     text = said(lambda: model_work(lambda: (1 / 0,)))
     assert "the script needs values, which the meta device has not: ZeroDivisionError" in text
+
+
+@check
+def on_the_meta_device_the_backward_of_a_convolution_is_twice_its_forward():
+    """Once of the first one, whose input needs no gradient; in groups as without."""
+    layers = (
+        *(nn.Conv2d(4, 8, 3), nn.Conv2d(8, 8, 3, padding=1, groups=8)),
+        *(nn.Conv2d(8, 4, 3, stride=2, groups=2), nn.ConvTranspose2d(4, 6, 3, groups=2)),
+    )
+    model = nn.Sequential(*layers)
+    net = model_work(lambda: (model, lambda x: model(x).mean(), None, [torch.ones(2, 4, 9, 9)]))
+    work = [(layer.forward_flops, layer.backward_flops) for layer in net.layers]
+    forward = [
+        2.0 * 2 * 7 * 7 * 8 * 4 * 9,
+        2.0 * 2 * 7 * 7 * 8 * 9,
+        2.0 * 2 * 3 * 3 * 4 * 4 * 9,
+        2.0 * 2 * 3 * 3 * 4 * 3 * 9,  # of a transposed one: for each element of its input
+    ]
+    assert work == [(forward[0], forward[0]), *((f, 2 * f) for f in forward[1:])], work

@@ -15,25 +15,25 @@ from tests.support.torch_checks import METHODS, WORLD, check, said, same, with_s
 from tests.support.torch_nets import batch, loss_of, make, plan_of
 
 
-def trained(kind, late, steps=4, micro=1, **options):
+def trained(kind, late, steps=4, micro=1, rate=0.01, **options):
     """Adam with a learning rate that changes after each step; an evaluation in between."""
     model = make(kind)
     if kind == "fork":
         model.odd = WORLD.rank == 1
     first, *others = model.parameters()
-    optimizer = torch.optim.Adam([{"params": [first], "lr": 0.02}, {"params": others}], lr=0.01)
+    optimizer = torch.optim.Adam([{"params": [first], "lr": 0.02}, {"params": others}], lr=rate)
     options |= {"update_in_forward": optimizer} if late else {}
     plan = plan_of(model, WORLD.size, METHODS)
     losses = []
     with attach(model, plan, **options) as sync:
-        rate = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
         for step in range(steps):
             optimizer.zero_grad()
             for part in range(micro):
                 loss = loss_of(model, *batch(kind, step * micro + part, WORLD.rank))
                 with_sync(sync)(model, loss, part == micro - 1)
             optimizer.step()
-            rate.step()
+            schedule.step()
             losses.append(loss.item())
             if step == 1:
                 model.eval()
@@ -53,6 +53,13 @@ def updates_under_the_next_forward_pass_have_the_same_bits():
     same(trained("mlp", True, micro=3), trained("mlp", False, micro=3))
     options = {"find_unused_parameters": True}
     same(trained("fork", True, **options), trained("fork", False, **options))
+
+
+@check
+def a_rate_that_is_a_tensor_is_that_of_the_call_of_the_optimizer():
+    """The scheduler writes the next rate into the same tensor."""
+    late, waiting = (trained("mlp", late, rate=torch.tensor(0.01)) for late in (True, False))
+    same(late, waiting)
 
 
 @check

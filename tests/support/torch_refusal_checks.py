@@ -67,6 +67,36 @@ def a_parameter_that_changes_after_attach_is_named():
 
 
 @check
+def a_parameter_that_is_unfrozen_or_added_after_attach_is_named():
+    """No hook averages its gradient, so that ranks would differ."""
+    for change in (
+        lambda model: model[0].requires_grad_(True),
+        lambda model: model.append(nn.Linear(4, 4)),
+    ):
+        for late in (False, True):
+            model = make("mlp")
+            model[0].requires_grad_(False)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            plan, options = plan_of(model, WORLD.size), {"find_unused_parameters": True}
+            if late:
+                options["update_in_forward"] = optimizer
+            with attach(model, plan, **options):
+                for step in range(2):
+                    optimizer.zero_grad()
+                    loss_of(model, *batch("mlp", step, WORLD.rank)).backward()
+                    optimizer.step()
+                change(model)
+                if len(model) > 5:
+                    optimizer.add_param_group({"params": model[5].parameters()})
+                optimizer.zero_grad()
+                loss_of(model, *batch("mlp", 2, WORLD.rank)).backward()
+                text = said(optimizer.step)
+            name = "5.weight" if len(model) > 5 else "0.weight"
+            want = f"rank {WORLD.rank}: parameter '{name}' has a gradient that is not averaged: at"
+            assert text.startswith(want), text
+
+
+@check
 def plans_that_do_not_sum_gradients_in_every_step_are_refused():
     model = make("mlp")
     plan = make_plan(Request(net=net_of(model), machine=machine(2, 1), strategy="gpipe"))

@@ -1,5 +1,7 @@
 """What two ranks check of attach in steps that are not like the others, as DDP does them."""
 
+from contextlib import suppress
+
 import torch
 from torch import nn
 
@@ -45,6 +47,107 @@ def buffers_that_are_replaced_are_those_of_rank_0():
             loss_of(model, *batch("mlp", step, WORLD.rank)).backward()
     first = batch("mlp", 0, 0)[0].mean(0)
     assert torch.equal(model.mean, 0.5 * first + batch("mlp", 1, WORLD.rank)[0].mean(0))
+
+
+@check
+def a_forward_pass_between_backward_and_step_changes_nothing():
+    """As one that counts right answers: in training mode, with autograd."""
+
+    def trained(looks, late, **options):
+        model = make("mlp")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        plan = plan_of(model, WORLD.size, ("all-gather+topk:0.2",))
+        options |= {"update_in_forward": optimizer} if late else {}
+        with attach(model, plan, **options) as sync:
+            for step in range(4):
+                optimizer.zero_grad()
+                loss_of(model, *batch("mlp", step, WORLD.rank)).backward()
+                if looks:
+                    model(batch("mlp", step, WORLD.rank)[0])
+                optimizer.step()
+            steps = sync.state_dict()["step"]
+        return steps, [parameter.detach().clone() for parameter in model.parameters()]
+
+    for some_unused in (False, True):
+        for late in (False, True):
+            found = [trained(looks, late, find_unused_parameters=some_unused) for looks in (0, 1)]
+            assert found[0][0] == found[1][0] == 4, found
+            assert all(map(torch.equal, found[0][1], found[1][1]))
+
+
+@check
+def a_rank_that_uses_nothing_takes_part_after_a_step_that_the_script_has_left_out():
+    model = make("fork")
+    model.odd = WORLD.rank == 1
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with attach(model, plan_of(model, WORLD.size), find_unused_parameters=True):
+        for step in range(4):
+            optimizer.zero_grad(set_to_none=step < 2)
+            loss = loss_of(model, *batch("fork", step, WORLD.rank))
+            if not step or not WORLD.rank:
+                loss.backward()
+            if step:
+                optimizer.step()
+        got = [(name, p.grad) for name, p in model.named_parameters()]
+    used = {name for name, gradient in got if gradient is not None}
+    assert used == {f"{layer}.{kind}" for layer in ("left", "head") for kind in ("weight", "bias")}
+
+
+class Fails(torch.autograd.Function):
+    """What runs out of memory in a backward pass, on all ranks."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("out of memory")
+
+
+@check
+def a_training_goes_on_with_another_attach_after_a_backward_pass_that_failed():
+    """A few gradients, or all of them, were handed over in it."""
+    for some_unused, before in ((False, 2), (False, 0), (True, 2)):
+        model = make("mlp")
+        plan = plan_of(model, WORLD.size)
+        sync = attach(model, plan, find_unused_parameters=some_unused)
+        x, _ = batch("mlp", 0, WORLD.rank)
+        inputs = Fails.apply(model[:before](x.requires_grad_()))
+        with suppress(RuntimeError):
+            model[before:](inputs).sum().backward()
+        model.zero_grad()
+        text = said(lambda model=model: loss_of(model, *batch("mlp", 1, WORLD.rank)).backward())
+        assert "got a second gradient before" in text, text
+        assert ("find_unused" in text) is (before > 0 and not some_unused), text
+        assert text.endswith("an exception in a backward pass close the exchange, and attach again")
+        sync.close()
+        model.zero_grad()
+        with attach(model, plan):
+            loss_of(model, *batch("mlp", 1, WORLD.rank)).backward()
+        got = [parameter.grad.clone() for parameter in model.parameters()]
+        model.zero_grad()
+        loss_of(model, *batch("mlp", 1, WORLD.rank)).backward()
+        averaged(model)
+        assert all(torch.equal(g, p.grad) for g, p in zip(got, model.parameters(), strict=True))
+
+
+@check
+def expanded_buffers_are_those_of_rank_0_and_sparse_ones_are_named():
+    model = make("mlp")
+    rows = torch.arange(3.0)[:, None] + WORLD.rank
+    model.register_buffer("scale", torch.tensor(1.0 + WORLD.rank).expand(4, 4))
+    model.register_buffer("rows", rows.expand(3, 5))
+    with attach(model, plan_of(model, WORLD.size)):
+        loss_of(model, *batch("mlp", 0, WORLD.rank)).backward()
+    assert torch.equal(model.scale, torch.ones(4, 4))
+    assert torch.equal(model.rows, torch.arange(3.0)[:, None].expand(3, 5))
+    model = make("mlp")
+    plan = plan_of(model, WORLD.size)
+    if WORLD.rank:
+        model.register_buffer("links", torch.eye(4).to_sparse())
+    text = said(lambda: attach(model, plan))
+    assert text.startswith("rank 1: 'links' is torch.sparse_coo, and ranks begin with the"), text
 
 
 @check

@@ -23,7 +23,7 @@ from commsched.torch.data_parallel import Exchanges
 from commsched.torch.watch import Watch
 from tests.support.torch_capture_checks import captured, planned
 from tests.support.torch_checks import WORLD, by_mpi, check, same, train, with_sync
-from tests.support.torch_nets import batch, make, plan_of
+from tests.support.torch_nets import batch, loss_of, make, plan_of
 
 
 def folder():
@@ -63,6 +63,31 @@ def a_timeline_has_the_passes_of_the_layers_data_and_optimizer():
         "data": "the forward of 0",
         "optimizer": "the apply of the launches",
     }
+    del held
+
+
+@check
+def an_optimizer_of_another_model_moves_no_span():
+    """As that of a discriminator: the forward pass begins where "data" ends all the same."""
+    path, held = folder()
+    model, other = make("mlp"), make("mlp", 1)
+    plan = planned(captured("mlp", model))
+    mine, its = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, other))
+    with attach(model, plan, timeline=path / "measured.json"):
+        for step in range(3):
+            loss = loss_of(model, *batch("mlp", step, WORLD.rank))
+            its.step()
+            loss.backward()
+            mine.step()
+    WORLD.Barrier()
+    spans = [s for s in timeline_file.read(path / "measured.json") if s.rank == WORLD.rank]
+    WORLD.Barrier()
+    for step in (1, 2):
+        data, first = (
+            next(s for s in spans if (s.name, s.step) == (name, step))
+            for name in ("data", "forward/0")
+        )
+        assert abs(first.start - data.end) < 1e-7, (data, first)  # s, as a file rounds it
     del held
 
 
@@ -169,3 +194,22 @@ def a_model_is_copied_and_saved_whole_and_the_copies_are_not_attached():
         train("mlp", with_sync(sync), 1, model)
     WORLD.Barrier()
     del held
+
+
+@check
+def a_data_parallel_is_copied_averaged_and_saved_and_the_copies_are_not_attached():
+    parallel, saved = DataParallel(make("mlp"), steps=4, machine="localhost"), io.BytesIO()
+    step = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    train("mlp", with_sync(parallel), 1, parallel, optimizer=step)
+    averaged = torch.optim.swa_utils.AveragedModel(parallel)
+    averaged.update_parameters(parallel)
+    torch.save(parallel, saved)
+    loaded = torch.load(io.BytesIO(saved.getvalue()), weights_only=False)
+    x, _ = batch("mlp", 7, 0)
+    for each in (loaded, deepcopy(parallel), averaged.module):
+        assert list(each.state_dict()) == list(parallel.state_dict())
+        assert torch.equal(each(x), parallel.module.forward(x))
+        if WORLD.rank == 0:  # alone
+            each(x).sum().backward()
+    train("mlp", with_sync(parallel), 1, parallel, optimizer=step)
+    parallel.close()

@@ -21,7 +21,7 @@ OPTIONS = (
     Option("-o --output", "FILE", "net file to write", json_file, required=True),
     Option("--name", "NAME", "name of the net; default: that of the script"),
     Option("--steps", "N", "steps that are measured, after 3 others", int, 10),
-    Option("--batch", "N", "samples per rank; default: the first size of a batch", int),
+    Option("--batch", "N", "samples per rank; default: the first size of the first batch", int),
     Option(
         "--record",
         "FILE.npz",
