@@ -1,0 +1,29 @@
+"""An Exchanger of one rank: what it follows, keeps, records and refuses."""
+
+from dataclasses import replace
+
+import pytest
+from mpi4py import MPI
+
+from commsched.run.exchanger import Exchanger
+from tests.support.tiny_exchange import make_plan, one_step
+
+ALONE = MPI.COMM_SELF
+TOPK = "all-gather+topk:0.2"
+
+
+def alone(method, **changes):
+    """A plan of one rank whose launches all have this method."""
+    return replace(make_plan(ALONE, [method], mean=False), **changes)
+
+
+@pytest.mark.parametrize("first", [0.0, 1e6])
+@pytest.mark.parametrize("budget", [0.0, 0.01])
+def test_the_budget_is_that_of_the_plan_which_is_followed(first, budget):
+    with Exchanger(alone("ring+dense", max_error=first), ALONE) as exchanger:
+        one_step(exchanger, 0, 0)
+        exchanger.follow(alone(TOPK, max_error=budget), "test")
+        for step in range(1, 6):
+            one_step(exchanger, step, 0)
+        stays = [launch.method == TOPK for launch in exchanger.plan.launches]
+    assert stays == [budget == 0.0] * 4
