@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from mpi4py import MPI
 
+from commsched.planner.method_schedule import scheduled
 from commsched.run.exchanger import Exchanger
-from tests.support.tiny_exchange import make_plan, one_step
+from tests.support.tiny_exchange import SHAPES, equal, gradients, make_plan, one_step
 
 ALONE = MPI.COMM_SELF
 TOPK = "all-gather+topk:0.2"
@@ -27,3 +29,18 @@ def test_the_budget_is_that_of_the_plan_which_is_followed(first, budget):
             one_step(exchanger, step, 0)
         stays = [launch.method == TOPK for launch in exchanger.plan.launches]
     assert stays == [budget == 0.0] * 4
+
+
+@pytest.mark.parametrize("begin", [1, 4])
+def test_what_was_not_sent_is_added_once_to_launches_that_others_replace_later(begin):
+    plan = scheduled(alone("ring+dense"), {begin: "direct+dense"}, refresh=0)
+    left = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
+    with Exchanger(alone(TOPK), ALONE) as exchanger:
+        for step in range(6):
+            sent = one_step(exchanger, step, 0)
+            left = {name: left[name] + gradients(step, 0)[name] - sent[name] for name in SHAPES}
+            if step == 1:
+                exchanger.follow(plan, "test")
+        carried = exchanger.kept()["carried"]
+    equal(left, {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()})
+    assert not carried
