@@ -273,12 +273,11 @@ class Communication(threading.Thread):
         self.cpu = time.thread_time()
         if self._control.Iprobe(MPI.ANY_SOURCE, ALARM):
             self._alarm(self.describe(self._looked))
-        # A stream that waits for this rank is late only if nothing on this rank progresses.
         since = [active.moved for active in self._active.values()]
+        # A stream that waits for this rank is late only if nothing on this rank progresses.
+        moved = max([self._board.moved, *since])
         since += self.messages.leaving_since
-        since += [
-            max(s.since, self._board.moved) for s in [*self._board.status.values()] if s.waits
-        ]
+        since += [max(s.since, moved) for s in [*self._board.status.values()] if s.waits]
         if any(self._looked - moment > self._timeout for moment in since):
             stuck = f"no progress for {seconds(self._timeout)} ({self._option})"
             self._alarm(f"rank {self._control.rank}: {stuck}\n{self.describe(self._looked)}")
