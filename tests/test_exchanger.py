@@ -142,20 +142,23 @@ def test_an_exchange_that_gets_on_may_take_longer_than_the_timeout():
 from commsched.run.engine import communication_thread as communication
 
 class Slow:
-    "An exchange that moves something every 0.1 s, for 1.5 s."
+    "An exchange that moves something every 0.1 s, for 1 s; that of the first bucket."
     def __init__(self, exchange):
         self.exchange, self.begun = exchange, time.time()
         self.moves, self.sent, self.coded = 0, 0, 0.0
     def progress(self):
         late = time.time() - self.begun
         self.moves = int(late / 0.1)
-        return late > 1.5 and self.exchange.progress()
+        return late > 1 and self.exchange.progress()
     def waiting(self):
         return []
 
 begin, communication.prepared = communication.begin, lambda *arguments: None
-communication.begin = lambda *arguments: Slow(begin(*arguments))
-with Exchanger(make_plan(), WORLD, timeout=0.6) as exchanger:
+def slow(*arguments):
+    communication.begin = begin
+    return Slow(begin(*arguments))
+communication.begin = slow
+with Exchanger(make_plan(), WORLD, timeout=0.5) as exchanger:
     one_step(exchanger, 0, 0)
 """
     )
@@ -163,6 +166,7 @@ with Exchanger(make_plan(), WORLD, timeout=0.6) as exchanger:
     assert done.status == 0, done.output
 
 
+@pytest.mark.by_day(0)
 def test_a_job_that_was_stopped_as_a_whole_goes_on():
     """Each rank waits for the others beyond the timeout, but was itself stopped meanwhile."""
     program = (
