@@ -1,5 +1,6 @@
 """An Exchanger of one rank: what it follows, keeps, records and refuses."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ from mpi4py import MPI
 
 from commsched.planner.method_schedule import scheduled
 from commsched.run.exchanger import Exchanger
-from tests.support.tiny_exchange import SHAPES, equal, gradients, make_plan, one_step
+from tests.support.tiny_exchange import BACKWARD, SHAPES, equal, gradients, make_plan, one_step
 
 ALONE = MPI.COMM_SELF
 TOPK = "all-gather+topk:0.2"
@@ -44,3 +45,28 @@ def test_what_was_not_sent_is_added_once_to_launches_that_others_replace_later(b
         carried = exchanger.kept()["carried"]
     equal(left, {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()})
     assert not carried
+
+
+def with_rows(exchanger, step):
+    """A step whose gradient of "e" is handed over as rows; the sums, all dense."""
+    given = gradients(step, 0)
+    for name in BACKWARD:
+        exchanger.ready(name, (np.arange(6), given[name]) if name == "e" else given[name])
+    found = {name: exchanger.wait(name) for name in exchanger.names}
+    number, values = found["e"]
+    found["e"] = np.zeros(SHAPES["e"], np.float32)
+    found["e"][number] = values
+    return {name: values.copy() for name, values in found.items()}
+
+
+def test_a_state_right_after_another_plan_holds_what_joins_the_next_rows():
+    lists = alone("ring+coo")
+    with Exchanger(alone(TOPK), ALONE) as exchanger:
+        one_step(exchanger, 0, 0)
+        exchanger.follow(lists, "test")
+        kept = deepcopy(exchanger.kept())
+        want = with_rows(exchanger, 1)
+    with Exchanger(lists, ALONE) as again:
+        again.restore(kept)
+        got = with_rows(again, 1)
+    equal(got, want)

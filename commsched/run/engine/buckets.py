@@ -327,7 +327,10 @@ class Buckets:
         }
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """Restore what `kept` returned; reject anything else."""
+        """Restore what `kept` returned; reject anything else.
+
+        Its "carried" are the launches to whose next gradients the source adds what is unsent.
+        """
         launches = self._plan.launches
         index = {launch.name: i for i, launch in enumerate(launches)}
         parts = [kept.get(key) for key in ("buckets", "unmerged", "merged", "decisions")]
@@ -347,6 +350,7 @@ class Buckets:
             if name in kept["merged"]
         }
         self.decisions.update(kept["decisions"])
+        self._joined = {i for name, i in index.items() if name in kept.get("carried", ())}
 
     def close(self) -> None:
         """Free the index sets that all buckets share; no exchange may be under way."""
