@@ -1,5 +1,6 @@
 """An Exchanger of one rank: what it follows, keeps, records and refuses."""
 
+import shutil
 from copy import deepcopy
 from dataclasses import replace
 
@@ -7,6 +8,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from commsched.errors import CommschedError
+from commsched.exchange import recorded_gradients as recorded
 from commsched.planner.method_schedule import scheduled
 from commsched.run.exchanger import Exchanger
 from tests.support.tiny_exchange import BACKWARD, SHAPES, equal, gradients, make_plan, one_step
@@ -70,3 +73,34 @@ def test_a_state_right_after_another_plan_holds_what_joins_the_next_rows():
         again.restore(kept)
         got = with_rows(again, 1)
     equal(got, want)
+
+
+def test_gradients_of_steps_that_overflowed_are_not_recorded(tmp_path):
+    plan, path = alone("ring+dense"), tmp_path / "g.npz"
+    with Exchanger(plan, ALONE, record=path, skip_overflow=True) as exchanger:
+        for step in range(8):
+            for name, gradient in gradients(step, 0).items():
+                exchanger.ready(name, gradient + np.float32(np.inf if step == 3 else 0))
+            for name in exchanger.names:
+                exchanger.wait(name)
+    found = recorded.read(path, plan.net).gradients["a"]
+    want = [gradients(step, 0)["a"].reshape(-1) for step in range(8) if step != 3]
+    assert np.array_equal(found, want)
+
+
+def left_without(folder, lost):
+    """Leave a block whose timeline or record has lost its folder; what is there after that."""
+    (folder / "gone").mkdir()
+    paths = {what: folder / what for what in ("timeline", "record")}
+    exchanger = Exchanger(alone("ring+dense"), ALONE, **paths | {lost: folder / "gone" / lost})
+    exchanger.__enter__()
+    one_step(exchanger, 0, 0)
+    shutil.rmtree(folder / "gone")
+    with pytest.raises(CommschedError, match=f"gone/{lost}"):
+        exchanger.__exit__(None, None, None)
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(("lost", "other"), [("timeline", "record"), ("record", "timeline")])
+def test_a_file_that_cannot_be_written_takes_no_other_along(tmp_path, lost, other):
+    assert other in left_without(tmp_path, lost)

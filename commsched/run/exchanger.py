@@ -16,7 +16,7 @@ from commsched.exchange.rows import whole
 from commsched.files import check_writable
 from commsched.kernels.modules import on_host
 from commsched.plan.model import Plan
-from commsched.program.model import Kind, Op, Program, Role
+from commsched.program.model import Kind, Op
 from commsched.program.read_plan import AnyPlan, checked_plan
 from commsched.program.registry import STRATEGIES
 from commsched.run.adapt.plan_switch import Changes, Replan
@@ -36,6 +36,7 @@ from commsched.run.handover import (
     check_name,
     check_rows,
     check_strategy,
+    lowered,
     places_of,
     since_of,
 )
@@ -173,14 +174,11 @@ class Exchanger:
     def _lower(self, plan: Plan, step: int) -> Sequence[Op]:
         """Note a plan's operations other than the caller's compute; return all."""
         assert self._engine is not None
-        whole = STRATEGIES[plan.strategy].lower(plan, step, self._engine.buckets.decisions)
-        everything = whole.role_of(self._user_comm.rank)
-        ops = tuple(op for op in everything.ops if op.stream != "compute")
-        roles = (Role(ranks=everything.ranks, ops=ops),)
-        self._program = Program(step=step, roles=roles, reach=whole.reach)
+        decisions = self._engine.buckets.decisions
+        ops, self._program = lowered(plan, step, self._user_comm.rank, decisions)
         self._ends = {op.launch: op.name for op in ops if op.kind is Kind.DECODE}
         self._plan = plan
-        return everything.ops
+        return ops
 
     def _submit(self, engine: Engine) -> None:
         """Queue the operations of the step that begins."""
@@ -361,15 +359,17 @@ class Exchanger:
         last = "bringing the spans together"
         with watchdog(self._user_comm, "Exchanger", self._timeout, "timeout", last) as dog:
             self._changes.close()
-            if self._measurement is not None:
-                self._measurement.finish(
-                    engine,
-                    dog,
-                    steps=self._handover.step + 1,
-                    fallbacks=self._changes.fallbacks,
-                    switches=self._changes.switches,
-                )
-            agree.on_all_ranks(self._recording.write if self._recording else str, self._comm)
+            try:
+                agree.on_all_ranks(self._recording.write if self._recording else str, self._comm)
+            finally:
+                if self._measurement is not None:
+                    self._measurement.finish(
+                        engine,
+                        dog,
+                        steps=self._handover.step + 1,
+                        fallbacks=self._changes.fallbacks,
+                        switches=self._changes.switches,
+                    )
             engine.communication.free()
             self._comm.Free()
         sys.setswitchinterval(self._switch)

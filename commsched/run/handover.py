@@ -15,6 +15,7 @@ from commsched.kernels.merge import Listed, listed
 from commsched.net.graph import Net, Tensor
 from commsched.plan.model import Plan
 from commsched.program.launch_ops import check_can_leave
+from commsched.program.model import Op, Program, Role
 from commsched.program.registry import STRATEGIES
 
 KINDS = {"cpu": "NumPy", "cuda": "CuPy"}
@@ -56,6 +57,17 @@ def places_of(plan: Plan, since: int = 0) -> dict[str, tuple[BucketSlice, ...]]:
             last[name] = position
     names = sorted(found, key=last.__getitem__)
     return {name: tuple(sorted(found[name], key=lambda place: place.start)) for name in names}
+
+
+def lowered(
+    plan: Plan, step: int, rank: int, decisions: Mapping[str, float]
+) -> tuple[Sequence[Op], Program]:
+    """Return a rank's operations in a step, and a program of those other than its compute."""
+    whole = STRATEGIES[plan.strategy].lower(plan, step, decisions)
+    role = whole.role_of(rank)
+    ops = tuple(op for op in role.ops if op.stream != "compute")
+    roles = (Role(ranks=role.ranks, ops=ops),)
+    return role.ops, Program(step=step, roles=roles, reach=whole.reach)
 
 
 def check_name(name: str, net: Net, names: Collection[str]) -> None:
