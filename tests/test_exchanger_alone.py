@@ -1,6 +1,7 @@
 """An Exchanger of one rank: what it follows, keeps, records and refuses."""
 
 import shutil
+import time
 from copy import deepcopy
 from dataclasses import replace
 
@@ -12,6 +13,8 @@ from commsched.errors import CommschedError
 from commsched.exchange import recorded_gradients as recorded
 from commsched.planner.method_schedule import scheduled
 from commsched.run.exchanger import Exchanger
+from commsched.run.job.clock import now
+from commsched.timeline import file as timeline_file
 from tests.support.tiny_exchange import BACKWARD, SHAPES, equal, gradients, make_plan, one_step
 
 ALONE = MPI.COMM_SELF
@@ -104,3 +107,37 @@ def left_without(folder, lost):
 @pytest.mark.parametrize(("lost", "other"), [("timeline", "record"), ("record", "timeline")])
 def test_a_file_that_cannot_be_written_takes_no_other_along(tmp_path, lost, other):
     assert other in left_without(tmp_path, lost)
+
+
+WRONG = {
+    "printable": ("", 0.0, 0.0),
+    "printable and": ("a\tb", 0.0, 0.0),
+    "finite start": ("load", float("nan"), 0.0),
+    "finite": ("load", 0.0, float("inf")),
+    "an end not before it": ("load", 0.0, -1.0),
+    "on the clock of time.perf_counter": ("load", time.time(), time.time()),
+    "is there already": ("data", 0.0, 0.0),
+}
+
+
+def test_a_span_that_would_cost_the_timeline_is_refused_at_its_call(tmp_path):
+    said = {}
+    with Exchanger(alone("ring+dense"), ALONE, timeline=tmp_path / "t.json") as exchanger:
+        one_step(exchanger, 0, 0)
+        exchanger.add_span("data", np.float64(now()), np.float64(now()))  # no number of JSON's
+        for words, (name, start, end) in WRONG.items():
+            base = 0.0 if start > 1e9 else now()
+            try:
+                exchanger.add_span(name, base + start, base + end)
+            except CommschedError as error:
+                said[words] = str(error)
+        exchanger.add_span("data", now(), now(), ahead=True)
+        one_step(exchanger, 1, 0)
+    assert said.keys() == WRONG.keys()
+    assert all(f"step 0: span {WRONG[words][0]!r}: " in said[words] for words in said)
+    assert all(words in said[words] for words in said)
+    spans = timeline_file.read(tmp_path / "t.json")
+    assert [(span.name, span.step) for span in spans if span.name == "data"] == [
+        ("data", 0),
+        ("data", 1),
+    ]

@@ -280,7 +280,7 @@ class Exchanger:
     def add_span(self, name: str, start: float, end: float, *, ahead: bool = False) -> None:
         """Add to the timeline what the caller did, such as "forward/LAYER", in perf_counter's s.
 
-        It belongs to the step of the last `ready`, or with `ahead` to the one that is to come.
+        It belongs to the step of the last `ready`, with `ahead` to the next; a name once per step.
         """
         self._running()
         self._lane.add(max(self._handover.step + ahead, 0), name, start, end)
