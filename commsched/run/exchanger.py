@@ -31,11 +31,11 @@ from commsched.run.handover import (
     Handover,
     Held,
     check_gradient,
-    check_launches,
     check_left,
     check_name,
     check_rows,
     check_strategy,
+    checked_successor,
     lowered,
     places_of,
     since_of,
@@ -111,7 +111,8 @@ class Exchanger:
         self._record = None if record is None else Path(record)
         self._timeout = timeout
         with watchdog(comm, "Exchanger", timeout, "timeout"):
-            agree.check_start("Exchanger", {"skip_overflow": str(skip_overflow)}, comm)
+            alike = {"skip_overflow": str(skip_overflow), "replan": str(replan is not None)}
+            agree.check_start("Exchanger", alike, comm)
             self._plan = agree.on_all_ranks(lambda: self._checked(plan), comm)
             agree.check_plan(self._plan, comm)
             agree.check_files({"timeline": timeline, "record": record}, comm)
@@ -298,8 +299,7 @@ class Exchanger:
     def follow(self, plan: AnyPlan, why: str) -> None:
         """Follow another plan of the same net, on all ranks together; nothing unsent is lost."""
         self._between("follow another plan")
-        checked = checked_plan(plan)
-        check_launches(checked)
+        checked = checked_successor(plan, self._plan)
         self._changes.switch(checked, self._handover.step, why)
         self._now_by(checked)
 

@@ -16,6 +16,7 @@ from commsched.net.graph import Net, Tensor
 from commsched.plan.model import Plan
 from commsched.program.launch_ops import check_can_leave
 from commsched.program.model import Op, Program, Role
+from commsched.program.read_plan import AnyPlan, checked_plan
 from commsched.program.registry import STRATEGIES
 
 KINDS = {"cpu": "NumPy", "cuda": "CuPy"}
@@ -123,6 +124,22 @@ def check_launches(plan: Plan) -> None:
                 f"launch {launch.name!r} exchanges among {ranks} of {plan.machine.size} ranks; an"
                 " Exchanger sums over all"
             )
+
+
+def checked_successor(given: AnyPlan, old: Plan) -> Plan:
+    """Check a plan that is to replace another one between two steps."""
+    plan = checked_plan(given)
+    check_launches(plan)
+    own, other = (
+        [(layer.name, [(t.name, t.shape) for t in layer.tensors]) for layer in net.layers]
+        for net in (old.net, plan.net)
+    )
+    if own != other:
+        raise CommschedError(
+            f"the plan is for net {plan.net.name!r}, which has other layers or tensors than net"
+            f" {old.net.name!r}; follow a plan of the same net"
+        )
+    return plan
 
 
 def check_gradient(
