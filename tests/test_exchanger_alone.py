@@ -11,7 +11,10 @@ from mpi4py import MPI
 
 from commsched.errors import CommschedError
 from commsched.exchange import recorded_gradients as recorded
+from commsched.machine.model import resized
+from commsched.planner.make_plan import make_plan as make_a_plan
 from commsched.planner.method_schedule import scheduled
+from commsched.planner.request import Request
 from commsched.run.exchanger import Exchanger
 from commsched.run.job.clock import now
 from commsched.timeline import file as timeline_file
@@ -141,3 +144,27 @@ def test_a_span_that_would_cost_the_timeline_is_refused_at_its_call(tmp_path):
         ("data", 0),
         ("data", 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "has no tensor 'a' of net 'tiny'"),
+        ({"a": np.zeros((3, 5), np.float32)}, r"of shape \[15\], got float32 of shape \[3, 5\]"),
+        ({"a": np.zeros(3, np.float32)}, r"of shape \[15\], got float32 of shape \[3\]"),
+        ({"a": np.zeros(15, np.float16)}, r"must be float32 of shape \[15\], got float16 of"),
+    ],
+)
+@pytest.mark.parametrize("strategy", ["daso", "shadow"])
+def test_parameters_that_do_not_fit_are_refused_at_the_start(strategy, given, said):
+    tiny = alone("ring+dense")
+    two = resized(tiny.machine, 2, 1)
+    plan = make_a_plan(Request(net=tiny.net, machine=two, strategy=strategy, params={}))
+    fitting = {
+        name: np.zeros(tensor.numel, np.float32) for name, tensor in tiny.net.tensors.items()
+    }
+    whole = {name: values for name, values in fitting.items() if name != "a"}
+    with pytest.raises(CommschedError, match=said):
+        Exchanger(plan, ALONE, parameters=whole | given)
+    with pytest.raises(CommschedError, match="for 2 ranks, but 1 were started"):
+        Exchanger(plan, ALONE, parameters=fitting)

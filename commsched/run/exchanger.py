@@ -29,7 +29,6 @@ from commsched.run.engine.worker import Carrying, Roles
 from commsched.run.handover import (
     Caller,
     Handover,
-    Held,
     check_gradient,
     check_left,
     check_name,
@@ -44,7 +43,7 @@ from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.run.job.ending import say
 from commsched.run.job.watchdog import watchdog
-from commsched.run.updates import Updates
+from commsched.run.updates import Held, Updates
 from commsched.run.wire.device import check_device
 from commsched.run.wire.placement import ON_HOST, choose_placement
 from commsched.timeline.model import Span
@@ -134,7 +133,7 @@ class Exchanger:
             if path is not None:
                 check_writable(path)
         checked = checked_plan(plan)
-        check_strategy(checked, self._parameters is not None, self._replan is not None)
+        check_strategy(checked, self._parameters, self._replan is not None)
         return checked
 
     def __enter__(self) -> "Exchanger":

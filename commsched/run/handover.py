@@ -18,6 +18,7 @@ from commsched.program.launch_ops import check_can_leave
 from commsched.program.model import Op, Program, Role
 from commsched.program.read_plan import AnyPlan, checked_plan
 from commsched.program.registry import STRATEGIES
+from commsched.run.updates import check_parameters
 
 KINDS = {"cpu": "NumPy", "cuda": "CuPy"}
 
@@ -88,7 +89,7 @@ def check_left(steps: list[float]) -> None:
         )
 
 
-def check_strategy(plan: Plan, has_parameters: bool, replans: bool = False) -> None:
+def check_strategy(plan: Plan, parameters: Mapping[str, Any] | None, replans: bool = False) -> None:
     """Refuse a plan whose exchanges a caller cannot follow who computes all layers at once."""
     if replans and any(launch.since for launch in plan.launches):
         raise CommschedError(
@@ -101,8 +102,9 @@ def check_strategy(plan: Plan, has_parameters: bool, replans: bool = False) -> N
         )
     if replans:
         check_can_leave(plan.launches, "replan=", "leave out replan=")
-    if strategy.averages and has_parameters:
+    if strategy.averages and parameters is not None:
         strategy.lower(plan, 0, {})  # checks its launches
+        check_parameters(plan, parameters)
     elif strategy.sums_every_step:
         check_launches(plan)
     else:
@@ -281,21 +283,6 @@ class Caller:
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         """Nothing to do: a tensor that falls back to dense stays in its bucket."""
-
-
-class Held:
-    """The caller's parameters, by tensor: elements that slices read and assign."""
-
-    def __init__(self, plan: Plan, values: Mapping[str, Any]) -> None:
-        self._plan, self._values = plan, values
-
-    def parameters(self, step: int, launch: int, out: Array) -> None:
-        for name, there, here in self._plan.launches[launch].places:
-            out[here] = self._values[name][there]
-
-    def replace(self, step: int, launch: int, values: Array) -> None:
-        for name, there, here in self._plan.launches[launch].places:
-            self._values[name][there] = values[here]
 
 
 class Handover:
