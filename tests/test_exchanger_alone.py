@@ -94,6 +94,20 @@ def test_gradients_of_steps_that_overflowed_are_not_recorded(tmp_path):
     assert np.array_equal(found, want)
 
 
+def test_a_state_does_not_change_and_can_be_restored_again():
+    with Exchanger(alone(TOPK), ALONE) as exchanger:
+        one_step(exchanger, 0, 0)
+        kept = exchanger.kept()
+        want = [one_step(exchanger, step, 0) for step in (1, 2)]
+    got = []
+    for _ in range(2):
+        with Exchanger(alone(TOPK), ALONE) as again:
+            again.restore(kept)
+            got += [one_step(again, step, 0) for step in (1, 2)]
+    for found, wanted in zip(got, want * 2, strict=True):
+        equal(found, wanted)
+
+
 def left_without(folder, lost):
     """Leave a block whose timeline or record has lost its folder; what is there after that."""
     (folder / "gone").mkdir()
