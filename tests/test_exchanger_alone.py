@@ -1,5 +1,6 @@
 """An Exchanger of one rank: what it follows, keeps, records and refuses."""
 
+import os
 import shutil
 import time
 from copy import deepcopy
@@ -106,6 +107,17 @@ def test_a_state_does_not_change_and_can_be_restored_again():
             got += [one_step(again, step, 0) for step in (1, 2)]
     for found, wanted in zip(got, want * 2, strict=True):
         equal(found, wanted)
+
+
+def test_relative_files_are_those_of_the_folder_where_the_block_began(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    exchanger = Exchanger(alone("ring+dense"), ALONE, timeline="t.json", record="g.npz")
+    with exchanger:
+        one_step(exchanger, 0, 0)
+        os.chdir("elsewhere")
+        one_step(exchanger, 1, 0)
+    assert {path.name for path in tmp_path.iterdir()} == {"elsewhere", "t.json", "g.npz"}
 
 
 def left_without(folder, lost):

@@ -106,8 +106,8 @@ class Exchanger:
         agree.check_comm(comm)
         self._parameters, self._replan = parameters, replan
         self._skip_overflow, self._device = skip_overflow, device
-        self.timeline = None if timeline is None else Path(timeline)
-        self._record = None if record is None else Path(record)
+        self.timeline = None if timeline is None else Path(timeline).absolute()
+        self._record = None if record is None else Path(record).absolute()
         self._timeout = timeout
         with watchdog(comm, "Exchanger", timeout, "timeout"):
             alike = {"skip_overflow": str(skip_overflow), "replan": str(replan is not None)}
