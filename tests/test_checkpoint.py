@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mpi4py import MPI
 
 from commsched.errors import CommschedError
 from commsched.plan import file as plan_file
 from commsched.run.job.lock import locked
+from commsched.run.job.store import Store
 from commsched.train.packing import packed, unpacked
 from tests.test_train import started, train
 
@@ -150,6 +152,35 @@ def test_a_folder_of_a_training_that_goes_on_is_refused_with_its_holder(copy):
         want = f"rank 0: {copy} is in use by another job: {holder}"
         assert refused(RANKS, copy, "--resume").startswith(want)
     assert train(RANKS, *SHORT, "--steps", "4", "--checkpoint", str(copy), "--resume")
+
+
+def saved(folder: Path, *steps: int) -> Store:
+    """The store of a job of one rank that has saved checkpoints of these steps."""
+    store = Store(folder, MPI.COMM_SELF, "bin", {})
+    store.begin()
+    for step in steps:
+        store.save(step, b"x", {})
+    return store
+
+
+def test_saving_removes_no_folder_of_the_user(tmp_path):
+    own = {"steps", "step", "step-sizes", "step1.old", "stepwise1"}
+    for name in own:
+        (tmp_path / name).mkdir()
+    saved(tmp_path, 1, 2, 3)
+    assert {path.name for path in tmp_path.glob("step*")} == {*own, "step2", "step3"}
+
+
+def test_a_step_that_is_saved_again_leaves_the_checkpoint_before(tmp_path):
+    store = saved(tmp_path, 1, 5, 9, 9)
+    assert {path.name for path in tmp_path.glob("step*")} == {"step5", "step9"}
+    resumed = Store(tmp_path, MPI.COMM_SELF, "bin", {})
+    resumed.last(lambda content, where: content)
+    for again in (resumed, store):
+        again.save(9, b"x", {})
+        assert {path.name for path in tmp_path.glob("step*")} == {"step5", "step9"}
+    store.save(12, b"x", {})
+    assert {path.name for path in tmp_path.glob("step*")} == {"step9", "step12"}
 
 
 def test_a_checkpoint_that_one_rank_cannot_write_is_said_once_with_its_rank(tmp_path):

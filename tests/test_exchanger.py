@@ -6,7 +6,7 @@ import pytest
 
 from commsched.timeline.parts import read_parts
 from tests.support import sampling
-from tests.support.jobs import Ended, Job
+from tests.support.jobs import IMPATIENT, Ended, Job
 
 # Deadlines are far beyond the test's own limit.
 BEGIN = """
@@ -133,3 +133,56 @@ with Exchanger(make_plan(), WORLD, timeout=1) as exchanger:
     assert done.status != 0
     assert "rank 1, compute: step 0: end waits for all ranks to leave" in done.output
     assert "rank 0, compute: step 1: tensor 'e' waits for b0/decode" in done.output
+
+
+def test_an_exchange_that_gets_on_may_take_longer_than_the_timeout():
+    program = (
+        IMPATIENT
+        + """
+from commsched.run.engine import communication_thread as communication
+
+class Slow:
+    "An exchange that moves something every 0.1 s, for 1 s; that of the first bucket."
+    def __init__(self, exchange):
+        self.exchange, self.begun = exchange, time.time()
+        self.moves, self.sent, self.coded = 0, 0, 0.0
+    def progress(self):
+        late = time.time() - self.begun
+        self.moves = int(late / 0.1)
+        return late > 1 and self.exchange.progress()
+    def waiting(self):
+        return []
+
+begin, communication.prepared = communication.begin, lambda *arguments: None
+def slow(*arguments):
+    communication.begin = begin
+    return Slow(begin(*arguments))
+communication.begin = slow
+with Exchanger(make_plan(), WORLD, timeout=0.5) as exchanger:
+    one_step(exchanger, 0, 0)
+"""
+    )
+    done = run(1, program)
+    assert done.status == 0, done.output
+
+
+@pytest.mark.by_day(0)
+def test_a_job_that_was_stopped_as_a_whole_goes_on():
+    """Each rank waits for the others beyond the timeout, but was itself stopped meanwhile."""
+    program = (
+        IMPATIENT
+        + """
+import os, subprocess
+ranks = WORLD.allgather(os.getpid())
+with Exchanger(make_plan(), WORLD, timeout=1) as exchanger:
+    one_step(exchanger, 0, WORLD.rank)
+    if WORLD.rank == 1:
+        first, second = ranks
+        stop = f"kill -STOP {first} {second}; sleep 1.5; kill -CONT {first}"
+        subprocess.Popen(["sh", "-c", f"{stop}; sleep 0.3; kill -CONT {second}"])
+        time.sleep(0.5)
+    one_step(exchanger, 1, WORLD.rank)
+"""
+    )
+    done = run(2, program)
+    assert done.status == 0, done.output

@@ -14,7 +14,7 @@ from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.plan import file as plan_file
 from commsched.run.engine.last_operations import LastOperations
-from commsched.run.engine.unnamed import FOLDER, JOBS
+from commsched.run.engine.unnamed import FOLDER, JOBS, make_room
 from commsched.run.job.lifeline import SCRIPT
 from commsched.run.job.witness import MET, NOTE
 from commsched.timeline import last
@@ -141,6 +141,30 @@ def test_of_jobs_without_a_timeline_only_the_newest_that_failed_stay(tmp_path, m
     LastOperations(MADE, MPI.COMM_SELF, None).remove()
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == [*(f"{name}.rank0.last" for name in names[2:]), "other"]
+
+
+def test_jobs_of_one_process_have_names_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    jobs = [LastOperations(MADE, MPI.COMM_SELF, None) for _ in range(3)]  # within a second
+    assert len({job.path for job in jobs}) == 3
+    for job in jobs:
+        job.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_files_of_a_job_that_runs_stay_however_many_begin_later(tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    runs, ended = (LastOperations(MADE, MPI.COMM_SELF, None) for _ in range(2))
+    spans = part_path(runs.base, 0)
+    spans.write_text("")
+    ended._map.close()  # as where its process has ended
+    for number in range(JOBS):
+        (tmp_path / f"29990101-000000-{number}.rank0.last").write_text("")
+    make_room(runs.base)
+    assert (runs.path.exists(), spans.exists(), ended.path.exists()) == (True, True, False)
+    runs.remove()
+    make_room(runs.base)
+    assert not spans.exists()
 
 
 def test_the_own_folder_goes_with_the_last_job_in_it(tmp_path, monkeypatch):

@@ -99,6 +99,23 @@ def test_a_file_that_others_formatted_reads_the_same(t, tmp_path_factory):
     assert_same(ours, read(path))
 
 
+@given(
+    start=st.floats(-1e8, 1e8 - 1e3),
+    length=st.floats(0, 1e3),
+    share=st.sampled_from([0.0, 0.5, 1.0]),
+)
+def test_a_run_may_last_for_years(start, length, share, tmp_path_factory):
+    path = tmp_path_factory.mktemp("t") / "a.json"
+    end = start + length
+    inside = share * (end - start)
+    t = of((0, "inside", "x", 0, start, end, inside, 0, inside), ranks=1)
+    _write_parts(path, t, offsets=[1 / 3])
+    write(path, parts.read_parts(path))
+    found = read(path)
+    for column in ("start", "end", "waited", "coded"):  # float64 resolves 15 ns at 1e8 s
+        np.testing.assert_allclose(getattr(found, column), getattr(t, column), rtol=0, atol=1e-7)
+
+
 @given(cuts=st.lists(moments, min_size=3, max_size=20, unique=True).map(sorted))
 def test_spans_that_touch_still_touch_in_the_file_and_after_a_merge(cuts, tmp_path_factory):
     path = tmp_path_factory.mktemp("t") / "a.json"

@@ -19,6 +19,7 @@ from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.exchange import error
 from commsched.exchange.method import Method
+from commsched.kernels.finite import finite
 from commsched.nearest import nearest
 from commsched.net.graph import Net, Tensor
 
@@ -69,8 +70,10 @@ class Recording:
         self._kept: defaultdict[str, deque[Array]] = defaultdict(lambda: deque(maxlen=COUNT))
 
     def take(self, name: str, gradient: Array) -> None:
-        """Keep a sample of a gradient, of any shape."""
-        self._kept[name].append(sample(gradient))
+        """Keep a sample of a gradient, of any shape, unless it is of a step that overflowed."""
+        taken = sample(gradient)
+        if finite(taken):
+            self._kept[name].append(taken)
 
     def write(self) -> None:
         """Write the file that `read` reads."""

@@ -16,7 +16,7 @@ from commsched.exchange.rows import whole
 from commsched.files import check_writable
 from commsched.kernels.modules import on_host
 from commsched.plan.model import Plan
-from commsched.program.model import Kind, Op, Program, Role
+from commsched.program.model import Kind, Op
 from commsched.program.read_plan import AnyPlan, checked_plan
 from commsched.program.registry import STRATEGIES
 from commsched.run.adapt.plan_switch import Changes, Replan
@@ -29,13 +29,13 @@ from commsched.run.engine.worker import Carrying, Roles
 from commsched.run.handover import (
     Caller,
     Handover,
-    Held,
     check_gradient,
-    check_launches,
     check_left,
     check_name,
     check_rows,
     check_strategy,
+    checked_successor,
+    lowered,
     places_of,
     since_of,
 )
@@ -43,7 +43,7 @@ from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.run.job.ending import say
 from commsched.run.job.watchdog import watchdog
-from commsched.run.updates import Updates
+from commsched.run.updates import Held, Updates
 from commsched.run.wire.device import check_device
 from commsched.run.wire.placement import ON_HOST, choose_placement
 from commsched.timeline.model import Span
@@ -106,11 +106,12 @@ class Exchanger:
         agree.check_comm(comm)
         self._parameters, self._replan = parameters, replan
         self._skip_overflow, self._device = skip_overflow, device
-        self.timeline = None if timeline is None else Path(timeline)
-        self._record = None if record is None else Path(record)
+        self.timeline = None if timeline is None else Path(timeline).absolute()
+        self._record = None if record is None else Path(record).absolute()
         self._timeout = timeout
         with watchdog(comm, "Exchanger", timeout, "timeout"):
-            agree.check_start("Exchanger", {"skip_overflow": str(skip_overflow)}, comm)
+            alike = {"skip_overflow": str(skip_overflow), "replan": str(replan is not None)}
+            agree.check_start("Exchanger", alike, comm)
             self._plan = agree.on_all_ranks(lambda: self._checked(plan), comm)
             agree.check_plan(self._plan, comm)
             agree.check_files({"timeline": timeline, "record": record}, comm)
@@ -132,7 +133,7 @@ class Exchanger:
             if path is not None:
                 check_writable(path)
         checked = checked_plan(plan)
-        check_strategy(checked, self._parameters is not None, self._replan is not None)
+        check_strategy(checked, self._parameters, self._replan is not None)
         return checked
 
     def __enter__(self) -> "Exchanger":
@@ -173,14 +174,11 @@ class Exchanger:
     def _lower(self, plan: Plan, step: int) -> Sequence[Op]:
         """Note a plan's operations other than the caller's compute; return all."""
         assert self._engine is not None
-        whole = STRATEGIES[plan.strategy].lower(plan, step, self._engine.buckets.decisions)
-        everything = whole.role_of(self._user_comm.rank)
-        ops = tuple(op for op in everything.ops if op.stream != "compute")
-        roles = (Role(ranks=everything.ranks, ops=ops),)
-        self._program = Program(step=step, roles=roles, reach=whole.reach)
+        decisions = self._engine.buckets.decisions
+        ops, self._program = lowered(plan, step, self._user_comm.rank, decisions)
         self._ends = {op.launch: op.name for op in ops if op.kind is Kind.DECODE}
         self._plan = plan
-        return everything.ops
+        return ops
 
     def _submit(self, engine: Engine) -> None:
         """Queue the operations of the step that begins."""
@@ -282,7 +280,7 @@ class Exchanger:
     def add_span(self, name: str, start: float, end: float, *, ahead: bool = False) -> None:
         """Add to the timeline what the caller did, such as "forward/LAYER", in perf_counter's s.
 
-        It belongs to the step of the last `ready`, or with `ahead` to the one that is to come.
+        It belongs to the step of the last `ready`, with `ahead` to the next; a name once per step.
         """
         self._running()
         self._lane.add(max(self._handover.step + ahead, 0), name, start, end)
@@ -300,8 +298,7 @@ class Exchanger:
     def follow(self, plan: AnyPlan, why: str) -> None:
         """Follow another plan of the same net, on all ranks together; nothing unsent is lost."""
         self._between("follow another plan")
-        checked = checked_plan(plan)
-        check_launches(checked)
+        checked = checked_successor(plan, self._plan)
         self._changes.switch(checked, self._handover.step, why)
         self._now_by(checked)
 
@@ -361,15 +358,17 @@ class Exchanger:
         last = "bringing the spans together"
         with watchdog(self._user_comm, "Exchanger", self._timeout, "timeout", last) as dog:
             self._changes.close()
-            if self._measurement is not None:
-                self._measurement.finish(
-                    engine,
-                    dog,
-                    steps=self._handover.step + 1,
-                    fallbacks=self._changes.fallbacks,
-                    switches=self._changes.switches,
-                )
-            agree.on_all_ranks(self._recording.write if self._recording else str, self._comm)
+            try:
+                agree.on_all_ranks(self._recording.write if self._recording else str, self._comm)
+            finally:
+                if self._measurement is not None:
+                    self._measurement.finish(
+                        engine,
+                        dog,
+                        steps=self._handover.step + 1,
+                        fallbacks=self._changes.fallbacks,
+                        switches=self._changes.switches,
+                    )
             engine.communication.free()
             self._comm.Free()
         sys.setswitchinterval(self._switch)

@@ -15,7 +15,10 @@ from commsched.kernels.merge import Listed, listed
 from commsched.net.graph import Net, Tensor
 from commsched.plan.model import Plan
 from commsched.program.launch_ops import check_can_leave
+from commsched.program.model import Op, Program, Role
+from commsched.program.read_plan import AnyPlan, checked_plan
 from commsched.program.registry import STRATEGIES
+from commsched.run.updates import check_parameters
 
 KINDS = {"cpu": "NumPy", "cuda": "CuPy"}
 
@@ -58,6 +61,17 @@ def places_of(plan: Plan, since: int = 0) -> dict[str, tuple[BucketSlice, ...]]:
     return {name: tuple(sorted(found[name], key=lambda place: place.start)) for name in names}
 
 
+def lowered(
+    plan: Plan, step: int, rank: int, decisions: Mapping[str, float]
+) -> tuple[Sequence[Op], Program]:
+    """Return a rank's operations in a step, and a program of those other than its compute."""
+    whole = STRATEGIES[plan.strategy].lower(plan, step, decisions)
+    role = whole.role_of(rank)
+    ops = tuple(op for op in role.ops if op.stream != "compute")
+    roles = (Role(ranks=role.ranks, ops=ops),)
+    return role.ops, Program(step=step, roles=roles, reach=whole.reach)
+
+
 def check_name(name: str, net: Net, names: Collection[str]) -> None:
     """Refuse a tensor whose gradient nobody exchanges."""
     if name not in names:
@@ -75,7 +89,7 @@ def check_left(steps: list[float]) -> None:
         )
 
 
-def check_strategy(plan: Plan, has_parameters: bool, replans: bool = False) -> None:
+def check_strategy(plan: Plan, parameters: Mapping[str, Any] | None, replans: bool = False) -> None:
     """Refuse a plan whose exchanges a caller cannot follow who computes all layers at once."""
     if replans and any(launch.since for launch in plan.launches):
         raise CommschedError(
@@ -88,8 +102,9 @@ def check_strategy(plan: Plan, has_parameters: bool, replans: bool = False) -> N
         )
     if replans:
         check_can_leave(plan.launches, "replan=", "leave out replan=")
-    if strategy.averages and has_parameters:
+    if strategy.averages and parameters is not None:
         strategy.lower(plan, 0, {})  # checks its launches
+        check_parameters(plan, parameters)
     elif strategy.sums_every_step:
         check_launches(plan)
     else:
@@ -111,6 +126,22 @@ def check_launches(plan: Plan) -> None:
                 f"launch {launch.name!r} exchanges among {ranks} of {plan.machine.size} ranks; an"
                 " Exchanger sums over all"
             )
+
+
+def checked_successor(given: AnyPlan, old: Plan) -> Plan:
+    """Check a plan that is to replace another one between two steps."""
+    plan = checked_plan(given)
+    check_launches(plan)
+    own, other = (
+        [(layer.name, [(t.name, t.shape) for t in layer.tensors]) for layer in net.layers]
+        for net in (old.net, plan.net)
+    )
+    if own != other:
+        raise CommschedError(
+            f"the plan is for net {plan.net.name!r}, which has other layers or tensors than net"
+            f" {old.net.name!r}; follow a plan of the same net"
+        )
+    return plan
 
 
 def check_gradient(
@@ -252,21 +283,6 @@ class Caller:
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         """Nothing to do: a tensor that falls back to dense stays in its bucket."""
-
-
-class Held:
-    """The caller's parameters, by tensor: elements that slices read and assign."""
-
-    def __init__(self, plan: Plan, values: Mapping[str, Any]) -> None:
-        self._plan, self._values = plan, values
-
-    def parameters(self, step: int, launch: int, out: Array) -> None:
-        for name, there, here in self._plan.launches[launch].places:
-            out[here] = self._values[name][there]
-
-    def replace(self, step: int, launch: int, values: Array) -> None:
-        for name, there, here in self._plan.launches[launch].places:
-            self._values[name][there] = values[here]
 
 
 class Handover:

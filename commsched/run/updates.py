@@ -1,13 +1,50 @@
-"""The end of a step whose ranks exchange parameters: the caller has updated them."""
+"""The caller's parameters, if the ranks exchange them, and the end of a step that updates them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import nan
+from typing import Any
 
+import numpy as np
+
+from commsched.arrays import Array
 from commsched.errors import CommschedError
+from commsched.plan.model import Plan
 from commsched.program.model import CODINGS, Kind, Op
 from commsched.run.engine.caller_lane import CallerLane
 from commsched.run.engine.engine import Engine
 from commsched.run.job.clock import now
+
+
+def check_parameters(plan: Plan, values: Mapping[str, Any]) -> None:
+    """Refuse parameters that a plan's launches cannot exchange: all elements, float32, in a row.
+
+    Of what is no array only slices are needed.
+    """
+    for name in {p.tensor: 0 for x in plan.launches if x.payload == "parameter" for p in x.pieces}:
+        if name not in values:
+            raise CommschedError(f"parameters= has no tensor {name!r} of net {plan.net.name!r}")
+        numel, given = plan.net.tensors[name].numel, values[name]
+        shape, dtype = getattr(given, "shape", (numel,)), getattr(given, "dtype", np.float32)
+        if tuple(shape) != (numel,) or dtype != np.float32:
+            raise CommschedError(
+                f"parameters= of tensor {name!r} must be float32 of shape [{numel}], got {dtype} of"
+                f" shape {list(shape)}"
+            )
+
+
+class Held:
+    """The caller's parameters, by tensor: elements that slices read and assign."""
+
+    def __init__(self, plan: Plan, values: Mapping[str, Any]) -> None:
+        self._plan, self._values = plan, values
+
+    def parameters(self, step: int, launch: int, out: Array) -> None:
+        for name, there, here in self._plan.launches[launch].places:
+            out[here] = self._values[name][there]
+
+    def replace(self, step: int, launch: int, values: Array) -> None:
+        for name, there, here in self._plan.launches[launch].places:
+            self._values[name][there] = values[here]
 
 
 class Updates:

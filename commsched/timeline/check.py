@@ -4,7 +4,7 @@ import numpy as np
 
 from commsched.timeline.model import Timeline
 
-LONGEST = 1e6  # s; beyond it float64 seconds no longer resolve a nanosecond safely
+LONGEST = 1e8  # s, three years; float64 seconds resolve 15 ns there, and 1 ns until 50 days
 
 
 def problem(t: Timeline) -> str | None:
@@ -34,8 +34,10 @@ def _bad_number(t: Timeline) -> str | None:
         return f"{_span(t, bad)}: starts or ends more than {LONGEST:g} s from the run's start"
     if (bad := _first(t.end < t.start)) is not None:
         return f"{_span(t, bad)}: ends {t.start[bad] - t.end[bad]:.3g} s before it starts"
+    # Files round moments to 1 ns, and twice in float64: as seconds and as microseconds.
+    most = t.end - t.start + 2e-9 + 4 * np.spacing(np.maximum(np.abs(t.start), np.abs(t.end)))
     for what, column in (("waited", t.waited), ("coded", t.coded)):
-        if (bad := _first((column < 0) | (column > t.end - t.start + 2e-9))) is not None:
+        if (bad := _first((column < 0) | (column > most))) is not None:
             return f"{_span(t, bad)}: {what} {column[bad]:.9g} s, outside 0 and its own duration"
     if (bad := _first(t.nbytes < 0)) is not None:
         return f"{_span(t, bad)}: nbytes must not be negative, got {t.nbytes[bad]:g}"

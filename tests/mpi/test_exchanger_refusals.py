@@ -81,6 +81,8 @@ def test_plans_that_do_not_fit_are_refused_on_all_ranks(tmp_path):
         where = tmp_path / "t.json" if WORLD.rank else None
         refused(lambda: Exchanger(plan, WORLD, timeline=where), "timeline=FILE on all ranks, or")
         refused(lambda: Exchanger(plan, WORLD, record=where), "record=FILE on all ranks, or")
+        replan = (lambda *_: plan) if WORLD.rank == 0 else None
+        refused(lambda: Exchanger(plan, WORLD, replan=replan), "the ranks differ in replan")
 
 
 def test_a_plan_whose_unsent_gradients_nobody_takes_over_is_not_left():
@@ -95,6 +97,24 @@ def test_a_plan_whose_unsent_gradients_nobody_takes_over_is_not_left():
     with Exchanger(plan, WORLD) as exchanger:
         one_step(exchanger, 0, WORLD.rank)
         refused(lambda: exchanger.follow(make_plan(), "test"), words)
+
+
+def test_a_plan_of_another_net_is_not_followed():
+    plan = make_plan()
+    first, *rest = plan.net.layers
+    tensor, *others = first.tensors
+    shaped = replace(first, tensors=(replace(tensor, shape=tensor.shape[::-1]), *others))
+    with Exchanger(plan, WORLD) as exchanger:
+        one_step(exchanger, 0, WORLD.rank)
+        for layer in (shaped, replace(first, name="other")):
+            layers = (layer, *(replace(each, after=()) for each in rest))
+            net = replace(plan.net, name="large", layers=layers)
+            after = tuple(
+                replace(x, after=layer.name) if x.after == first.name else x for x in plan.launches
+            )
+            other = replace(plan, net=net, launches=after)
+            refused(lambda o=other: exchanger.follow(o, "test"), "net 'large', which has other")
+        one_step(exchanger, 1, WORLD.rank)
 
 
 def test_arguments_that_do_not_fit_are_refused(tmp_path):

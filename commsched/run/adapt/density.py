@@ -43,14 +43,13 @@ class DensityWatch:
         self._gather = StepGather(comm, engine.board, "density", "the numbers of non-zeros")
         self._counts: dict[tuple[int, int, bool], list[int]] = {}  # (step, launch, whether summed)
         engine.buckets.observer = self
-        self.watch()
 
     def free(self) -> None:
         """End the counting; on all ranks."""
         self._engine.buckets.observer = None
         self._gather.free()
 
-    def watch(self, since: int = 0) -> None:
+    def watch(self, since: int) -> None:
         """Compare with the densities of the engine's plan, from step `since` on."""
         self._gather.take_last()
         self._since, self._apart = since, 0

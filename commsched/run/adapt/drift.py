@@ -56,14 +56,13 @@ class Drift:
         self._gather = StepGather(comm, engine.board, "drift", "the seconds")
         self._lasted: dict[int, Floats] = {}  # step -> (launches,) s of its exchanges so far
         engine.recorder.takers.append(self._take)
-        self.watch()
 
     def free(self) -> None:
         """End the comparison; on all ranks."""
         self._engine.recorder.takers.remove(self._take)
         self._gather.free()
 
-    def watch(self, since: int = 0) -> None:
+    def watch(self, since: int) -> None:
         """Compare with the prices of the engine's plan, from step `since` on."""
         self._gather.take_last()
         self._lasted.clear()

@@ -22,7 +22,7 @@ from commsched.timeline.header import Fallback
 
 
 class BudgetWatch:
-    """Watches the lossy launches of a plan with an error budget."""
+    """Watches the lossy launches of the engine's plan while it has an error budget."""
 
     def __init__(self, engine: Engine, comm: MPI.Intracomm) -> None:
         self._engine = engine
@@ -30,14 +30,14 @@ class BudgetWatch:
         self.free = self._gather.free
         self._since = 0  # first step with the launches that are watched
         self.fallbacks: list[Fallback] = []
-        self.watch()
 
-    def watch(self, since: int = 0) -> None:
+    def watch(self, since: int) -> None:
         """Watch the lossy launches of the engine's plan, from step `since` on."""
         plan, buckets = self._engine.plan, self._engine.buckets
         self._gather.take_last()
         self._since = since
-        watched = {i: launch for i, launch in enumerate(plan.launches) if _watched(launch)}
+        launches = plan.launches if plan.max_error else ()
+        watched = {i: launch for i, launch in enumerate(launches) if _watched(launch)}
         buckets.losses.pieces = {
             i: [here for *_, here in launch.places] for i, launch in watched.items()
         }

@@ -45,14 +45,17 @@ class Changes:
         self._engine, self._comm = engine, comm
         self._source, self._measurement = source, measurement
         self._replan = replan
-        watched = engine.plan.max_error and STRATEGIES[engine.plan.strategy].sums_every_step
-        self._guard = BudgetWatch(engine, comm) if watched else None
+        self._guard: BudgetWatch | None = None
         self._drift = Drift(engine, comm) if replan else None
         self._density = DensityWatch(engine, comm) if replan else None
         self._switches: list[Switch] = []
+        self.watch(0)
 
     def watch(self, since: int) -> None:
         """Watch the engine's plan from step `since` on; all ranks call it."""
+        plan = self._engine.plan
+        if self._guard is None and plan.max_error and STRATEGIES[plan.strategy].sums_every_step:
+            self._guard = BudgetWatch(self._engine, self._comm)
         for watcher in (self._guard, self._density, self._drift):
             if watcher is not None:
                 watcher.watch(since)
@@ -172,7 +175,7 @@ class Changes:
 
     @property
     def fallbacks(self) -> tuple[Fallback, ...] | None:
-        """Return the tensors that left the error budget; None without a budget."""
+        """Return the tensors that left the error budget; None if no plan so far had one."""
         return None if self._guard is None else tuple(self._guard.fallbacks)
 
     @property

@@ -21,7 +21,7 @@ from commsched.kernels.accumulate import ADD, put
 from commsched.kernels.finite import finite
 from commsched.kernels.hashing import index_sets
 from commsched.kernels.merge import Listed
-from commsched.kernels.modules import beside, on_host
+from commsched.kernels.modules import beside
 from commsched.plan.model import Launch, Plan
 from commsched.program.model import Kind, Op
 from commsched.program.parts import (
@@ -49,6 +49,7 @@ from commsched.run.wire.device import moved
 from commsched.schedule.rounds import Goal
 from commsched.timeline.names import decision_key
 
+HOST = np.empty(0, np.float32)  # an array in memory of the host
 RECALLED = 64  # steps whose decisions are kept, if no strategy asks for older ones
 
 Action = Callable[[int, Op], None]  # what a part does in a step for an operation
@@ -303,7 +304,7 @@ class Buckets:
         self._parameters.replace(step, op.launch, local)
 
     def kept(self) -> dict[str, dict[str, Any]]:
-        """Return what a checkpoint must hold, with arrays in memory of the host.
+        """Return what a checkpoint must hold, with copies of arrays in memory of the host.
 
         No exchange may be under way, but sums may wait for their merge.
         """
@@ -314,7 +315,7 @@ class Buckets:
             "merged": {names[i]: state for i, state in self._merged.items()},
             "decisions": dict(self.decisions) if self._recalls else {},
         }
-        return {key: moved(part, on_host) for key, part in kept.items()}
+        return {key: moved(part, partial(_copied, like=HOST)) for key, part in kept.items()}
 
     def _unmerged(self) -> dict[int, Ready]:
         """Find the sums of parameters that wait for their merge, by launch."""
@@ -327,14 +328,17 @@ class Buckets:
         }
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """Restore what `kept` returned; reject anything else."""
+        """Restore what `kept` returned; reject anything else.
+
+        Its "carried" are the launches to whose next gradients the source adds what is unsent.
+        """
         launches = self._plan.launches
         index = {launch.name: i for i, launch in enumerate(launches)}
         parts = [kept.get(key) for key in ("buckets", "unmerged", "merged", "decisions")]
         if not all(isinstance(part, dict) for part in parts) or list(parts[0] or {}) != list(index):
             raise CommschedError("the checkpoint holds other buckets than this plan")
         for state, own in zip(self.states, kept["buckets"].values(), strict=True):
-            restore(state, moved(own, partial(beside, like=state["gradient"])))
+            restore(state, moved(own, partial(_copied, like=state["gradient"])))
         for name, total in kept["unmerged"].items():
             state, phase = self.states[index[name]], phases_of(self._plan, index[name])[0]
             assert isinstance(phase, Phase)
@@ -342,11 +346,12 @@ class Buckets:
             held = ReducingEndpoint(state["gradient"], phase.payload, state, None)
             self._ready[index[name]] = Ready(phase, held)
         self._merged = {
-            i: moved(kept["merged"][name], partial(beside, like=self.states[i]["gradient"]))
+            i: moved(kept["merged"][name], partial(_copied, like=self.states[i]["gradient"]))
             for name, i in index.items()
             if name in kept["merged"]
         }
         self.decisions.update(kept["decisions"])
+        self._joined = {i for name, i in index.items() if name in kept.get("carried", ())}
 
     def close(self) -> None:
         """Free the index sets that all buckets share; no exchange may be under way."""
@@ -383,6 +388,11 @@ class Buckets:
             if any(piece.tensor in waiting for piece in launch.pieces)
         }
         return found
+
+
+def _copied(values: Array, like: Array) -> Array:
+    """Copy values into the memory of another array."""
+    return beside(values, like).copy()
 
 
 def _sharded(plan: Plan) -> set[int]:

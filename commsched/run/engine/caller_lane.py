@@ -1,9 +1,13 @@
 """The compute lane of a rank whose caller computes: what it does between the engine's calls."""
 
+from math import isfinite
+
+from commsched.errors import CommschedError
 from commsched.program.layer_ops import backward_of
 from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.engine import Engine
 from commsched.run.job.clock import now
+from commsched.timeline.check import LONGEST
 
 
 class CallerLane:
@@ -15,6 +19,7 @@ class CallerLane:
         self._since = self._queue.device.mark()  # when the span under way began
         self._using, self._name = -1, ""  # the launch whose result the caller took last, its span
         self._used: set[int] = set()
+        self._added: dict[int, set[str]] = {}  # names of the caller's spans, of the newest steps
 
     def resume(self) -> None:
         """Let the span under way begin now."""
@@ -57,5 +62,23 @@ class CallerLane:
         board.idle("compute")
 
     def add(self, step: int, name: str, start: float, end: float) -> None:
-        """Record a span that the caller measured, in s of this rank's clock."""
+        """Record a span that the caller measured, in s of this rank's clock; refuse a wrong one."""
+        start, end = float(start), float(end)
+        what = f"step {step}: span {name!r}"
+        if not (name and name.isprintable()):
+            raise CommschedError(f"{what}: a name must be printable and not empty")
+        if not (isfinite(start) and isfinite(end) and start <= end):
+            raise CommschedError(
+                f"{what}: needs a finite start and an end not before it, got {start:.9g} to"
+                f" {end:.9g} s"
+            )
+        if max(abs(start - now()), abs(end - now())) > LONGEST:
+            raise CommschedError(
+                f"{what}: is {start - now():.9g} s from now on the clock of time.perf_counter; at"
+                f" most {LONGEST:g} s are allowed"
+            )
+        self._added = {at: names for at, names in self._added.items() if at >= step - 1}
+        if name in self._added.setdefault(step, set()):
+            raise CommschedError(f"{what}: is there already; names must differ within a step")
+        self._added[step].add(name)
         self._engine.recorder.add("compute", name, step, start, end)

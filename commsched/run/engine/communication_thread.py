@@ -90,7 +90,7 @@ class Communication(threading.Thread):
             plan, comm, board, recorder, mail, buckets.device_queue, place
         )
         self._active: dict[str, Active] = {}
-        self._looked = self._glanced = now()
+        self._looked = self._glanced = self._awake = now()
         self.waiting = Waiting(self._control)
         self.cpu = 0.0  # s of processor time of this thread, so far
 
@@ -263,6 +263,8 @@ class Communication(threading.Thread):
         moment = now()
         if moment - self._glanced < SPARSE:
             return
+        if moment - self._glanced > self._deadlines.grace:
+            self._awake = moment  # this process was stopped: its deadlines begin anew
         self._glanced = moment
         exchange = next((active.op.name for active in self._active.values()), None)
         self.waiting.look(moment, self._board.status, exchange)
@@ -273,13 +275,12 @@ class Communication(threading.Thread):
         self.cpu = time.thread_time()
         if self._control.Iprobe(MPI.ANY_SOURCE, ALARM):
             self._alarm(self.describe(self._looked))
-        # A stream that waits for this rank is late only if nothing on this rank progresses.
         since = [active.moved for active in self._active.values()]
+        # A stream that waits for this rank is late only if nothing on this rank progresses.
+        moved = max([self._board.moved, *since])
         since += self.messages.leaving_since
-        since += [
-            max(s.since, self._board.moved) for s in [*self._board.status.values()] if s.waits
-        ]
-        if any(self._looked - moment > self._timeout for moment in since):
+        since += [max(s.since, moved) for s in [*self._board.status.values()] if s.waits]
+        if any(self._looked - max(each, self._awake) > self._timeout for each in since):
             stuck = f"no progress for {seconds(self._timeout)} ({self._option})"
             self._alarm(f"rank {self._control.rank}: {stuck}\n{self.describe(self._looked)}")
 

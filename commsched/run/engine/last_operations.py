@@ -18,7 +18,7 @@ from commsched.errors import CommschedError
 from commsched.plan.model import Plan
 from commsched.program.model import STREAMS
 from commsched.program.registry import STRATEGIES
-from commsched.run.engine.unnamed import is_unnamed, make_room, tidy, unnamed
+from commsched.run.engine.unnamed import hold, is_unnamed, make_room, tidy, unnamed
 from commsched.run.job import lifeline
 from commsched.run.job.ending import say
 from commsched.timeline.last import KEPT, LAST, ROW
@@ -58,6 +58,7 @@ class LastOperations:
             make_room(self.base)
         files.write_bytes(self.path, content)  # no hole, for which there might be no room later
         with self.path.open("r+b") as file:
+            hold(file)  # the map has a copy of the descriptor
             self._map = mmap.mmap(file.fileno(), len(content))
 
     def begin(self, span: Span) -> None:

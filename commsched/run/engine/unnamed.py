@@ -1,11 +1,14 @@
 """Where a job without a timeline, or with one that goes to a device or a pipe, leaves its files."""
 
+import fcntl
+import itertools
 import os
 import re
 import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from mpi4py import MPI
 
@@ -13,13 +16,14 @@ from commsched.errors import CommschedError
 from commsched.run.job import agree
 
 FOLDER = "COMMSCHED_LAST"  # variable: that folder
-JOBS = 20  # that failed before, whose files stay
-NAME = re.compile(r"(\d{8}-\d{6}-\d+)\.rank\d+\.[a-z]+")
+JOBS = 20  # the newest ones, whose files stay, as do those of jobs that run
+NAME = re.compile(r"(\d{8}-\d{6}-\d+(?:-\d+)?)\.rank\d+\.[a-z]+")
+_number = itertools.count()  # of the names that this process has made
 
 
 def unnamed(comm: MPI.Intracomm) -> Path:
     """Return a name for the job's files in the folder, the same on all ranks, which call it."""
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{next(_number)}"
     return Path(agree.gather_text(str(_folder() / name), comm)[0])
 
 
@@ -33,10 +37,27 @@ def make_room(base: Path) -> None:
         found = {path: match[1] for path in folder.iterdir() if (match := NAME.match(path.name))}
     except OSError as error:
         raise CommschedError(f"{folder}: cannot be made: {error.strerror}") from None
-    kept = sorted(set(found.values()))[-JOBS:]
+    old = set(sorted(set(found.values()))[:-JOBS])
+    old -= {job for path, job in found.items() if job in old and _in_use(path)}
     for path, job in found.items():
-        if job not in kept:
+        if job in old:
             path.unlink(missing_ok=True)
+
+
+def hold(file: IO[bytes]) -> None:
+    """Let `make_room` leave a job's files as long as a copy of this descriptor is open."""
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(file, fcntl.LOCK_SH)
+
+
+def _in_use(path: Path) -> bool:
+    """Tell whether a job holds its file."""
+    with suppress(OSError), path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def is_unnamed(base: Path) -> bool:

@@ -210,6 +210,11 @@ class Carrying:
         carried = self._carried.pop(launch, None)
         if carried is not None:
             out += beside(carried, out)
+            assert self._plan is not None
+            launches = self._plan.launches
+            for other in list(self._carried):  # launches of other steps have the same tensors
+                if launches[other].since != launches[launch].since:
+                    self._carried.pop(other, None)
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         self._source.follow(plan, {})

@@ -6,6 +6,7 @@ there if a file of the last one is torn or changed. What the files hold is their
 """
 
 import hashlib
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -24,6 +25,7 @@ from commsched.run.job.elastic import MANIFEST
 from commsched.run.job.ending import say
 
 PLAN = "plan.json"
+FOLDER = re.compile(r"step\d+")  # of a checkpoint; other folders are the user's
 MOST = 2**34  # B of a rank's file
 T = TypeVar("T")
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
@@ -54,7 +56,7 @@ class Store:
     ) -> None:
         self._folder, self._comm, self._suffix, self._plan = folder, comm, suffix, plan
         self._made = dict(made)
-        self._newest: int | None = None  # step of the last whole checkpoint
+        self._whole: list[int] = []  # steps of the last whole checkpoints, the newest first
 
     def begin(self) -> None:
         """Make the folder of a job that starts anew; refuse one with a checkpoint."""
@@ -74,7 +76,7 @@ class Store:
             except Agreed as error:
                 wrong = wrong or str(error)
                 continue
-            self._newest = manifest.step
+            self._whole = [found.step for found in manifests if found.step <= manifest.step]
             if wrong and self._comm.rank == 0:
                 files.write(self._folder / MANIFEST, manifest)
                 say(f"{wrong}; going on from the checkpoint of step {manifest.step}")
@@ -166,11 +168,11 @@ class Store:
         )
         files.write(self._file(step).with_name(MANIFEST), manifest)  # if the next is torn
         files.write(self._folder / MANIFEST, manifest)
-        kept = {f"step{step}", f"step{self._newest}"}
-        for old in self._folder.glob("step*"):
-            if old.name not in kept:
+        self._whole = [step, *(old for old in self._whole if old != step)][:2]
+        kept = {f"step{whole}" for whole in self._whole}
+        for old in self._folder.iterdir():
+            if FOLDER.fullmatch(old.name) and old.name not in kept:
                 shutil.rmtree(old, ignore_errors=True)
-        self._newest = step
 
 
 def _short(plan: str | None) -> str:
