@@ -378,6 +378,14 @@ def test_another_table_is_refused(tmp_path, capsys):
     assert "not a table of this version's `commsched sweep`" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["sweep.svg", "sweep.txt", "sweep"])
+def test_a_table_is_csv_or_parquet_and_never_its_own_picture(name, tmp_path, capsys):
+    path = str(tmp_path / name)
+    assert main(["sweep", *STUDY, "-o", path, "--figure", str(tmp_path / "sweep.svg")]) == 2
+    assert "tables; use .csv or .parquet" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("text", ['{"a": 1}', '{\n"a": 1\n}', ""])
 def test_a_file_that_is_no_table_stays_as_it_is(text, tmp_path):
     path = tmp_path / "sweep.csv"
