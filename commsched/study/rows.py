@@ -48,15 +48,21 @@ def appending(path: Path) -> Iterator[RowFile]:
 
 def read(path: str | Path) -> list[Row]:
     """Read the table of a study; numbers are None where there are none."""
-    text = files.read_text(path)
+    return _parsed(files.read_text(path), path)
+
+
+def _parsed(text: str, path: str | Path) -> list[Row]:
+    """Return the rows of a table, but not a last line that lacks its end and some cells."""
     try:
-        table = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
+        table = list(csv.reader(io.StringIO(text)))
     except csv.Error as error:
         raise CommschedError(f"{path}: not a table: {error}") from None
     if not table or tuple(table[0]) != COLUMNS:
         raise CommschedError(
             f"{path}: not a table of this version's `commsched sweep`; give another file"
         )
+    if not text.endswith("\n") and len(table[-1]) < len(COLUMNS):
+        del table[-1]
     for number, cells in enumerate(table[1:], 2):
         if len(cells) != len(COLUMNS):
             raise CommschedError(
@@ -84,12 +90,12 @@ def _whole(path: Path) -> list[Row] | None:
     files.check_writable(path)
     if not path.is_file():
         return None
-    content = files.read_bytes(path)
-    whole = content.rfind(b"\n") + 1
-    torn = not whole and _line(COLUMNS).startswith(content)
-    rows = None if torn else read(path)  # which refuses what is no table
-    if whole < len(content):
-        os.truncate(path, whole)
+    text = files.read_text(path)
+    whole = text[: text.rfind("\n") + 1]
+    torn = not whole and _line(COLUMNS).decode().startswith(text)
+    rows = None if torn else _parsed(whole, path)  # which refuses what is no table
+    if whole != text:
+        os.truncate(path, len(whole.encode()))
     return rows
 
 
