@@ -5,6 +5,7 @@ import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import IO, Any
 
@@ -78,11 +79,14 @@ def _row(cells: Sequence[str], where: str) -> Row:
 def _value(name: str, cell: str, where: str) -> str | float | None:
     if name not in NUMBERS | COUNTS:
         return cell
-    number = float if name in NUMBERS else int
+    number, kind = (float, "finite") if name in NUMBERS else (int, "whole")
     try:
-        return number(cell) if cell else None
-    except ValueError:
-        raise CommschedError(f"{where}: {name} must be a number, got {cell!r}") from None
+        found = number(cell) if cell else None
+        if found is None or isfinite(found):
+            return found
+    except (ValueError, OverflowError):
+        pass
+    raise CommschedError(f"{where}: {name} must be a {kind} number, got {cell!r}")
 
 
 def _whole(path: Path) -> list[Row] | None:
