@@ -27,6 +27,7 @@ from commsched.plot.study_columns import (
     there,
     value_of,
 )
+from commsched.plot.study_rows import as_texts, check_chosen, chosen, priced
 
 LINES = ("planner", "allow", "method", "strategy")  # by which lines differ unless the user says
 FACETS = ("net", "machine", *(name for name in AXES if name not in ("net", "machine")))
@@ -72,26 +73,11 @@ def draw(rows: Sequence[Row], path: str | Path, wanted: StudyPicture) -> None:
         if not KNOWN[name].number:
             raise CommschedError(f"column {name!r} holds words, and numbers are drawn here")
     shown = [wanted.x, wanted.y, *filter(None, [wanted.value])]
-    rows = [one for one in _priced(rows, wanted.prices) if all(there(one, name) for name in shown)]
-    if not any(_chosen(one, wanted.where) for one in rows):
-        raise CommschedError(
-            f"no row has {', '.join(shown)}: a picture needs plans"
-            + ("; --price-per-hour MACHINE=MONEY says what a node costs" * ("money" in shown))
-        )
-    _Drawing(rows, wanted).draw(path)
-
-
-def _priced(rows: Sequence[Row], prices: Mapping[str, float]) -> list[Row]:
-    return [
-        {**one, "money_per_hour": prices[one["machine"]] * one["nodes"]}
-        if one["machine"] in prices and one["nodes"]
-        else one
-        for one in rows
-    ]
-
-
-def _chosen(row: Row, where: Mapping[str, str]) -> bool:
-    return all(text_of(row, name) == value for name, value in where.items())
+    rows = priced(rows, wanted.prices)
+    where = as_texts(wanted.where)
+    check_chosen(rows, where, wanted.where, shown)
+    rows = [one for one in rows if all(there(one, name) for name in shown)]
+    _Drawing(rows, replace(wanted, where=where)).draw(path)
 
 
 class _Drawing:
@@ -99,7 +85,7 @@ class _Drawing:
 
     def __init__(self, every: Sequence[Row], wanted: StudyPicture) -> None:
         every = sorted(every, key=lambda one: [order_of(one, name) for name in FACETS])
-        rows = [one for one in every if _chosen(one, wanted.where)]
+        rows = [one for one in every if chosen(one, wanted.where)]
         self.rows, self.wanted, self.font = rows, wanted, wanted.font
         self.notes: dict[Axes, list[Note]] = {}
         self.axes = (wanted.x,) if not wanted.value else (wanted.x, wanted.y)

@@ -1,0 +1,47 @@
+"""Pictures of a study's table: which rows are drawn, and how."""
+
+import pytest
+
+from commsched.errors import CommschedError
+from commsched.plot.study import StudyPicture, draw
+from commsched.study.cells import product_of
+from commsched.study.run import planned
+
+
+@pytest.fixture(scope="module")
+def study():
+    axes = {"net": "lstm", "machine": "p3.16xlarge", "nodes": "2", "density": ["1%", "5%"]}
+    axes |= {"planner": ["ddp-25mb", "per-tensor"], "bandwidth": ["10gbit", "12.5gbit"]}
+    return planned(product_of(axes, "study"))
+
+
+@pytest.mark.parametrize(
+    ("where", "sentence"),
+    [
+        ({"bandwidth": "20gbit"}, "--where bandwidth=20gbit: no row has that; .* are 10, 12.5"),
+        ({"density": "2"}, "--where density=2: no row has that; .* are 0.01, 0.05"),
+        ({"net": "vgg16"}, "--where net=vgg16: no row has that; with a plan there are lstm"),
+    ],
+)
+def test_a_choice_that_no_row_has_is_named_with_the_values_there_are(
+    where, sentence, study, tmp_path
+):
+    with pytest.raises(CommschedError, match=sentence):
+        draw(study, tmp_path / "a.svg", StudyPicture(where=where))
+
+
+def test_choices_that_no_row_has_together_are_named(study, tmp_path):
+    where = {"planner": "ddp-25mb", "density": "5%"}
+    some = [one for one in study if (one["planner"] == "ddp-25mb") == (one["density"] == 0.01)]
+    with pytest.raises(CommschedError, match=r"planner=ddp-25mb density=5%: .* no row has all"):
+        draw(some, tmp_path / "a.svg", StudyPicture(where=where))
+
+
+@pytest.mark.parametrize("rate", ["12.5gbit", "12.5", "12500 Mbit/s"])
+@pytest.mark.parametrize("density", ["1%", "0.01"])
+def test_a_choice_may_have_its_unit(rate, density, study, tmp_path):
+    path = tmp_path / "a.svg"
+    where = {"bandwidth": rate, "density": density}
+    draw(study, path, StudyPicture(where=where, x="bandwidth", y="planner", value="step"))
+    assert ">12.5</text>" in path.read_text()
+    assert ">10</text>" not in path.read_text()
