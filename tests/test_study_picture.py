@@ -2,7 +2,10 @@
 
 import pytest
 
+import commsched as cs
 from commsched.errors import CommschedError
+from commsched.machine import file as machine_file
+from commsched.machine.change import changed
 from commsched.plot.study import StudyPicture, draw
 from commsched.study.cells import product_of
 from commsched.study.run import planned
@@ -45,3 +48,28 @@ def test_a_choice_may_have_its_unit(rate, density, study, tmp_path):
     draw(study, path, StudyPicture(where=where, x="bandwidth", y="planner", value="step"))
     assert ">12.5</text>" in path.read_text()
     assert ">10</text>" not in path.read_text()
+
+
+def test_files_of_one_name_are_told_apart_by_their_paths(tmp_path):
+    found = {}
+    for folder, rate in (("a", "10"), ("b", "100")):
+        path = tmp_path / folder / "lab.json"
+        path.parent.mkdir()
+        made = changed(machine_file.load("p3.16xlarge"), ["nodes=2", f"nic={rate} Gbit/s"])
+        machine_file.write(path, made)
+        found[str(path)] = str(path).removesuffix(".json")
+    words = {"planners": "ddp-25mb", "scale": ["1", "2"]}
+    several = cs.sweep("lstm", list(found), **words)
+    assert {one["machine"] for one in several.rows} == set(found.values())
+    (path, _) = found
+    assert {one["machine"] for one in cs.sweep("lstm", path, **words).rows} == {"lab"}
+
+
+@pytest.mark.parametrize("shown", [{}, {"y": "planner", "value": "step"}])
+def test_rows_that_a_picture_cannot_tell_apart_are_refused(shown, study, tmp_path):
+    some = [one for one in study if one["planner"] == "ddp-25mb" and one["density"] == 0.01]
+    twice = {**some[0], "cell": "other", "step_seconds": 2 * some[0]["step_seconds"]}
+    wanted = StudyPicture(x="bandwidth", **shown)
+    draw([*some, some[0]], tmp_path / "a.svg", wanted)
+    with pytest.raises(CommschedError, match=f"rows {some[0]['cell']} and other differ in step"):
+        draw([*some, twice], tmp_path / "a.svg", wanted)

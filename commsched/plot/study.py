@@ -27,7 +27,7 @@ from commsched.plot.study_columns import (
     there,
     value_of,
 )
-from commsched.plot.study_rows import as_texts, check_chosen, chosen, priced
+from commsched.plot.study_rows import as_texts, check_apart, check_chosen, chosen, priced
 
 LINES = ("planner", "allow", "method", "strategy")  # by which lines differ unless the user says
 FACETS = ("net", "machine", *(name for name in AXES if name not in ("net", "machine")))
@@ -99,6 +99,9 @@ class _Drawing:
                 f"the rows differ in {', '.join(self.facets)}, too; choose some, as in --where"
                 f" {self.facets[-1]}={text_of(rows[0], self.facets[-1])}"
             )
+        if not wanted.pareto:
+            names = *self.axes, *self.lines, *self.facets
+            check_apart(rows, names, wanted.value or wanted.y, NEAR)
         # By all rows of the table: a line keeps its colour in pictures of some of them.
         groups = self._alike(list(dict.fromkeys(self.label(one, self.lines) for one in every)))
         self.names = {group[0]: SAME.join(group) for group in groups}

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from commsched.errors import CommschedError
-from commsched.plot.study_columns import KNOWN, Row, order_of, text_of, there
+from commsched.plot.study_columns import KNOWN, Row, order_of, text_of, there, value_of
 
 
 def priced(rows: Sequence[Row], prices: Mapping[str, float]) -> list[Row]:
@@ -53,3 +53,19 @@ def check_chosen(
     if not any(chosen(one, where) for one in rows):
         asked = " ".join(f"{name}={word}" for name, word in words.items())
         raise CommschedError(f"--where {asked}: each is in some row, but no row has all")
+
+
+def check_apart(rows: Sequence[Row], names: Sequence[str], y: str, near: float) -> None:
+    """Refuse rows of other values that are alike in the columns by which a picture tells them.
+
+    near: share by which values may differ that lie upon each other.
+    """
+    seen: dict[tuple[str, ...], Row] = {}
+    for one in rows:
+        other = seen.setdefault(tuple(text_of(one, name) for name in names), one)
+        if abs(value_of(one, y) - value_of(other, y)) > near * abs(value_of(other, y)):
+            alike = ", ".join(f"{name}={text_of(one, name)}" for name in names)
+            raise CommschedError(
+                f"rows {other['cell']} and {one['cell']} differ in {y}, and in nothing by"
+                f" which a picture tells rows apart ({alike}); draw a table of each study"
+            )

@@ -2,7 +2,7 @@
 
 import hashlib
 import tomllib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property, lru_cache
@@ -143,6 +143,23 @@ def product_of(given: Mapping[str, Any], where: str) -> list[Cell]:
     axes = {axis: axes[axis] for axis in AXES if axis in axes}
     rows = product(*axes.values())
     return [Cell(**dict(zip(axes, row, strict=True)), simulate=simulate) for row in rows]
+
+
+def names(cells: Sequence[Cell]) -> dict[tuple[str, str], str]:
+    """Return how a table names nets and machines, by kind and word: without folders if it can."""
+    found: dict[tuple[str, str], str] = {}
+    for kind in ("net", "machine"):
+        words = dict.fromkeys(getattr(cell, kind) for cell in cells)
+        short = {word: short_name(word) for word in words}
+        several = Counter(short.values())
+        for word, name in short.items():
+            found[kind, word] = name if several[name] == 1 else word.removesuffix(".json")
+    return found
+
+
+def short_name(word: str) -> str:
+    """Return the name of a net or machine, or of its file."""
+    return word.rpartition("/")[2].removesuffix(".json")
 
 
 def _words(value: Any, where: str) -> list[str]:
