@@ -13,6 +13,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from commsched.errors import CommschedError
 from commsched.nearest import nearest
+from commsched.plot import legend
+from commsched.plot.legend import INCH, LETTER
 from commsched.plot.panel_notes import Note, write_notes
 from commsched.plot.picture import picture
 from commsched.plot.study_columns import (
@@ -35,10 +37,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 # Source: palette of Okabe & Ito, "Color Universal Design", 2008.
 MARKERS = "osD^vPX"  # of another number than the colours: looks repeat late
 DASHES = ("-", "--", "-.", ":")
-INCH = 72.0  # pt
 NEAR = 5e-3  # of a value: lines that differ less cannot be told apart in a panel
 SAME, ALMOST = " = ", " ≈ "  # between the names of lines that lie upon each other
-LETTER = 0.58  # width of a letter, in sizes of the font
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,12 +191,7 @@ class _Drawing:
         names = [*self.names.values(), *["nothing is better"] * bool(self.wanted.pareto)]
         if self.wanted.value or not any(names):
             return 0.0
-        return (0.5 - (-len(names) // self._columns(names))) * 1.5 * self.font / INCH
-
-    def _columns(self, names: Sequence[str]) -> int:
-        """Count the columns of the legend."""
-        longest = max(map(len, names)) * LETTER * self.font / INCH + 0.45
-        return max(1, min(len(names), int(self.wanted.width / longest)))
+        return legend.height(names, self.wanted.width, self.font)
 
     def _legend(self, figure: SubFigure, handles: Mapping[str, Any]) -> None:
         names = [self.names.get(label, label) for label in handles]
@@ -204,7 +199,7 @@ class _Drawing:
             handles.values(),
             names,
             loc="center",
-            ncols=self._columns(names),
+            ncols=legend.columns(names, self.wanted.width, self.font),
             frameon=False,
             fontsize=self.font,
             handlelength=2.2,
