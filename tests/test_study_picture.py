@@ -1,5 +1,7 @@
 """Pictures of a study's table: which rows are drawn, and how."""
 
+import re
+
 import pytest
 
 import commsched as cs
@@ -73,3 +75,15 @@ def test_rows_that_a_picture_cannot_tell_apart_are_refused(shown, study, tmp_pat
     draw([*some, some[0]], tmp_path / "a.svg", wanted)
     with pytest.raises(CommschedError, match=f"rows {some[0]['cell']} and other differ in step"):
         draw([*some, twice], tmp_path / "a.svg", wanted)
+
+
+@pytest.mark.parametrize("shown", [{}, {"y": "planner", "value": "step"}])
+@pytest.mark.parametrize(("nets", "width", "turn"), [(2, 7.0, 0), (12, 7.0, 45), (12, 2.0, 90)])
+def test_names_that_would_meet_under_a_panel_turn(shown, nets, width, turn, study, tmp_path):
+    path, names = tmp_path / "a.svg", [f"a long name {net}" for net in range(nets)]
+    some = [one for one in study if (one["density"], one["planner"]) == (0.01, "per-tensor")][:1]
+    rows = [{**one, "net": name} for one in some for name in names]
+    draw(rows, path, StudyPicture(x="net", width=width, **shown))
+    text = path.read_text()
+    turned = [re.search(rf'rotate\(-([\d.]+)[^"]*">{name}<', text) for name in names]
+    assert {float(found[1]) for found in turned if found} == {turn}

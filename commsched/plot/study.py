@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import log
+from math import log, radians, sin
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +184,9 @@ class _Drawing:
 
     def _height(self, down: int, across: int) -> float:
         each = min(self.wanted.width / across * 0.72, 3.2)
-        return max(each, 1.2) * down + 0.35 + self._foot()
+        longest = max(len(_shown(value_of(one, self.wanted.x))) for one in self.rows)
+        turned = sin(radians(self._turn())) * longest * LETTER * self.font / INCH
+        return max(each, 1.2) * down + 0.35 + turned + self._foot()
 
     def _foot(self) -> float:
         """Return the height of the legend, in."""
@@ -265,8 +267,27 @@ class _Drawing:
             panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             panel.xaxis.set_minor_locator(NullLocator())
             return float
-        panel.set_xticks(range(len(values)), [str(value) or "-" for value in values])
+        self._name_places(panel, values)
         return lambda value: float(values.index(value))
+
+    def _name_places(self, panel: Axes, values: Sequence[Any]) -> None:
+        """Put the names of values under a panel."""
+        turn = self._turn()
+        turned: dict[str, Any] = {"rotation": turn, "rotation_mode": "anchor", "ha": "right"}
+        turned |= {"va": "center"} if turn == 90.0 else {}
+        names = [_shown(value) for value in values]
+        panel.set_xticks(range(len(names)), names, **(turned if turn else {}))
+
+    def _turn(self) -> float:
+        """Return by how many degrees names under a panel turn that would meet each other."""
+        if KNOWN[self.wanted.x].number and not self.wanted.value:
+            return 0.0
+        names = {_shown(value_of(one, self.wanted.x)) for one in self.rows}
+        beside = 1.0 if self.wanted.value else 0.5  # in, for the names of the other axis
+        place = max(0.0, self._wide() - beside) * INCH / len(names)
+        if (max(map(len, names)) + 1) * LETTER * (self.font - 1) <= place:
+            return 0.0
+        return 45.0 if place >= 1.5 * self.font else 90.0
 
     def _room(self, panel: Axes) -> int:
         """Count the ticks that have room under a panel."""
@@ -312,8 +333,8 @@ class _Drawing:
                 ink = "white" if shade[i, j] < 0.5 else "black"
                 text = f"{value:.3g}"
                 panel.text(j, i, text, ha="center", va="center", color=ink, fontsize=size)
-        for axis, values in ((panel.xaxis, columns), (panel.yaxis, lines)):
-            axis.set_ticks(range(len(values)), [_shown(value) for value in values])
+        self._name_places(panel, columns)
+        panel.set_yticks(range(len(lines)), [_shown(value) for value in lines])
 
     def _front(self, panel: Axes, rows: Sequence[Row]) -> dict[str, Any]:
         """Draw the points of rows, and the line of those that nothing else is better than."""
