@@ -3,6 +3,7 @@
 import itertools
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from commsched.timeline import measure
 from commsched.timeline.file import write
 from commsched.timeline.header import Measured, Predicted, header_from_data
 from commsched.timeline.model import Span, Timeline
+from commsched.training_log import LogHeader, TrainingLog
 
 HASH = "3fa9c1d2e4b5a697" * 4
 STREAMS = ("compute", "encode", "inside", "between", "decode")
@@ -328,3 +330,29 @@ def test_the_command_draws(both, tmp_path, capsys):
     for wrong in ("2-0", "0-", "0-1-2", "x"):
         assert main(["plot", str(paths[0]), "-o", str(out), "--ranks", wrong]) == 2
         assert f"whole numbers such as 0,3 or 0-3, got '{wrong}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("drawn", "words", "sentence"),
+    [
+        ("t.json", ["-o", "t.png", "--x", "step"], "--x changes nothing in a picture of timelines"),
+        ("t.json", ["-o", "t.png", "--break-even"], "--break-even changes nothing"),
+        ("t.json", ["-o", "t.png", "--where", "a=b"], "which takes --step, --ranks, --lanes, "),
+        ("t.json", ["-o", "t.html", "--width", "5in"], "a page of timelines, which takes --step"),
+        ("t.json", ["-o", "t.html", "--lanes", "compute"], "--lanes changes nothing in a page"),
+        ("t.csv", ["-o", "t.png", "--step", "0"], "--step changes nothing in a picture of a table"),
+        ("t.csv", ["-o", "t.png", "--lanes", "compute"], "--lanes changes nothing"),
+        ("t.csv", ["-o", "t.png", "--value", "step", "--break-even"], "of a table with --value"),
+        ("t.csv", ["-o", "t.png", "--pareto", "memory", "--x", "ranks"], "--x changes nothing"),
+        ("t.jsonl", ["-o", "t.png", "--ranks", "0"], "--ranks changes nothing in a picture of tr"),
+        ("t.jsonl", ["-o", "t.png", "--y", "loss"], "which takes --x, --width, --height"),
+    ],
+)
+def test_an_option_that_changes_nothing_is_refused(
+    drawn, words, sentence, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    header = LogHeader(net="mlp:4:1", strategy="sync", plan="0" * 64, ranks=2, made={})
+    TrainingLog(Path("t.jsonl"), header).close()
+    assert main(["plot", drawn, *words]) == 2
+    assert sentence in capsys.readouterr().err
