@@ -4,6 +4,7 @@ import itertools
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -356,3 +357,22 @@ def test_an_option_that_changes_nothing_is_refused(
     TrainingLog(Path("t.jsonl"), header).close()
     assert main(["plot", drawn, *words]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_a_title_has_any_letters_and_the_file_stays_whole(tmp_path, capfd):
+    one, log = tmp_path / "t.json", tmp_path / "t.jsonl"
+    write(one, training(buckets=2))
+    header = LogHeader(net="mlp:4:1", strategy="sync", plan="0" * 64, ranks=2, made={})
+    TrainingLog(log, header).close()
+    for drawn in (one, log):
+        for out in (tmp_path / "t.svg", tmp_path / "t.png"):
+            assert main(["plot", str(drawn), "-o", str(out), "--title", "a\x01 \u65e5"]) == 0
+        ElementTree.parse(tmp_path / "t.svg")
+        assert "a\\u0001 \u65e5" in (tmp_path / "t.svg").read_text()
+    assert capfd.readouterr().err == ""
+    words = ["--width", "1in", "--height", "1in"]
+    assert main(["plot", str(log), "-o", str(out), *words]) == 2
+    assert "the texts leave no room in 1 x 1 in; give more --width" in capfd.readouterr().err
+    tables = [str(tmp_path / "a.csv"), str(tmp_path / "b.csv")]
+    assert main(["plot", *tables, "-o", str(out)]) == 2
+    assert f"one table is drawn at a time, not {tables[1]}, too" in capfd.readouterr().err
