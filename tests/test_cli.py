@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from pkgutil import iter_modules
 
@@ -9,6 +10,7 @@ import pytest
 
 import commsched.net.file
 from commsched.cli import commands
+from commsched.cli.commands.show import differences
 from commsched.cli.main import main
 from commsched.net.generate.transformer import gpt
 from commsched.plan import file as plan_file
@@ -152,6 +154,30 @@ def test_a_plan_is_shown_to_scripts_in_numbers(tmp_path, capsys):
     assert (first["launch"], first["after"], first["method"]) == ("b0", "l1", "ring+dense")
     assert first["tensors"] == 1
     assert first["bytes"] == second["bytes"] == 2000
+
+
+@pytest.mark.parametrize(
+    ("changes", "there"),
+    [
+        ({"every": 2}, "b0 by ring+dense, every 2 steps"),
+        ({"since": 3}, "b0 by ring+dense, from step 3 on"),
+        ({"among": "node"}, "b0 by ring+dense among ranks of a node"),
+        ({"purpose": "gather"}, "b0 by ring+dense, gather"),
+        ({"stop": 100}, "b0 by ring+dense, elements 0 to 99"),
+    ],
+)
+def test_a_difference_is_all_that_tells_the_launches_of_a_tensor(changes, there):
+    one = plan(graph([500] * 2), machine(1, 2), ["ring+dense"])
+    first, second = one.launches
+    tensor = first.pieces[0].tensor
+    if "stop" in changes:
+        changes = {"pieces": (first.pieces[0]._replace(**changes),)}
+    other = replace(one, launches=(replace(first, **changes), second))
+    (found,) = differences(one, other)
+    assert found == {"tensor": tensor, "here": "b0 by ring+dense", "there": there}
+    twice = replace(one, launches=(*one.launches, replace(first, name="more")))
+    assert differences(one, twice)[0]["there"] == "b0 by ring+dense; more by ring+dense"
+    assert differences(twice, twice) == []
 
 
 def test_a_timeline_without_spans_is_no_traceback(tmp_path, capsys):

@@ -18,6 +18,7 @@ from commsched.machine import file
 from commsched.machine.build import Order, build
 from commsched.machine.change import changed
 from commsched.machine.devices import accelerator, accelerators, recognised
+from commsched.machine.fabric import HeldOut
 from commsched.machine.library import default_library
 from commsched.machine.model import resized
 from commsched.machine.plausible import check_border
@@ -168,6 +169,35 @@ def test_set_names_any_field_with_or_without_its_unit() -> None:
     with_port = changed(resized(file.load("localhost"), 2), ["nic=1 Gbit/s"])
     assert with_port.nic is not None
     assert with_port.between.points == ()
+
+
+CELLS = (HeldOut(name="ring", predicted=1.0, measured=1.0),)
+CURVE = ((1e3, 1e-3), (1e6, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("word", "native", "held_out", "curve"),
+    [
+        ("jitter=5%", True, True, True),
+        ("efficiency=0.5", True, True, True),
+        ("inside=12.1 GB/s", True, True, True),  # as it is
+        ("library=mpich", True, True, True),
+        ("overlap=0.5", True, False, True),
+        ("native_us=[[1000, 1]]", True, False, True),
+        ("links.inside.latency=9 us", False, False, True),
+        ("library=openmpi", False, False, True),
+        ("nic=1 Gbit/s", False, False, True),
+        ("gpu=a100", False, False, True),
+        ("inside=12 GB/s", False, False, False),
+    ],
+)
+def test_what_was_measured_is_forgotten_only_where_it_depends_on_another_value(
+    word: str, native: bool, held_out: bool, curve: bool
+) -> None:
+    machine = replace(file.load("localhost"), native=CURVE, held_out=CELLS)
+    made = changed(machine, [word])
+    assert (made.native != (), made.held_out != ()) == (native, held_out)
+    assert (made.inside.points == machine.inside.points) is curve
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 import itertools
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from commsched.timeline import measure
 from commsched.timeline.file import write
 from commsched.timeline.header import Measured, Predicted, header_from_data
 from commsched.timeline.model import Span, Timeline
+from commsched.training_log import LogHeader, TrainingLog
 
 HASH = "3fa9c1d2e4b5a697" * 4
 STREAMS = ("compute", "encode", "inside", "between", "decode")
@@ -328,3 +331,48 @@ def test_the_command_draws(both, tmp_path, capsys):
     for wrong in ("2-0", "0-", "0-1-2", "x"):
         assert main(["plot", str(paths[0]), "-o", str(out), "--ranks", wrong]) == 2
         assert f"whole numbers such as 0,3 or 0-3, got '{wrong}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("drawn", "words", "sentence"),
+    [
+        ("t.json", ["-o", "t.png", "--x", "step"], "--x changes nothing in a picture of timelines"),
+        ("t.json", ["-o", "t.png", "--break-even"], "--break-even changes nothing"),
+        ("t.json", ["-o", "t.png", "--where", "a=b"], "which takes --step, --ranks, --lanes, "),
+        ("t.json", ["-o", "t.html", "--width", "5in"], "a page of timelines, which takes --step"),
+        ("t.json", ["-o", "t.html", "--lanes", "compute"], "--lanes changes nothing in a page"),
+        ("t.csv", ["-o", "t.png", "--step", "0"], "--step changes nothing in a picture of a table"),
+        ("t.csv", ["-o", "t.png", "--lanes", "compute"], "--lanes changes nothing"),
+        ("t.csv", ["-o", "t.png", "--value", "step", "--break-even"], "of a table with --value"),
+        ("t.csv", ["-o", "t.png", "--pareto", "memory", "--x", "ranks"], "--x changes nothing"),
+        ("t.jsonl", ["-o", "t.png", "--ranks", "0"], "--ranks changes nothing in a picture of tr"),
+        ("t.jsonl", ["-o", "t.png", "--y", "loss"], "which takes --x, --width, --height"),
+    ],
+)
+def test_an_option_that_changes_nothing_is_refused(
+    drawn, words, sentence, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    header = LogHeader(net="mlp:4:1", strategy="sync", plan="0" * 64, ranks=2, made={})
+    TrainingLog(Path("t.jsonl"), header).close()
+    assert main(["plot", drawn, *words]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_title_has_any_letters_and_the_file_stays_whole(tmp_path, capfd):
+    one, log = tmp_path / "t.json", tmp_path / "t.jsonl"
+    write(one, training(buckets=2))
+    header = LogHeader(net="mlp:4:1", strategy="sync", plan="0" * 64, ranks=2, made={})
+    TrainingLog(log, header).close()
+    for drawn in (one, log):
+        for out in (tmp_path / "t.svg", tmp_path / "t.png"):
+            assert main(["plot", str(drawn), "-o", str(out), "--title", "a\x01 \u65e5"]) == 0
+        ElementTree.parse(tmp_path / "t.svg")
+        assert "a\\u0001 \u65e5" in (tmp_path / "t.svg").read_text()
+    assert capfd.readouterr().err == ""
+    words = ["--width", "1in", "--height", "1in"]
+    assert main(["plot", str(log), "-o", str(out), *words]) == 2
+    assert "the texts leave no room in 1 x 1 in; give more --width" in capfd.readouterr().err
+    tables = [str(tmp_path / "a.csv"), str(tmp_path / "b.csv")]
+    assert main(["plot", *tables, "-o", str(out)]) == 2
+    assert f"one table is drawn at a time, not {tables[1]}, too" in capfd.readouterr().err

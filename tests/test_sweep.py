@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 from matplotlib.figure import Figure
@@ -13,6 +15,7 @@ import commsched as cs
 from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
+from commsched.machine.change import changed
 from commsched.machine.model import resized
 from commsched.net import file as net_file
 from commsched.planner.request import Request
@@ -25,6 +28,7 @@ from commsched.study import pricing, rows
 from commsched.study.cells import Cell, product_of, read
 from commsched.study.pricing import row
 from commsched.study.run import planned
+from commsched.study.workers import processes
 from tests.support.jobs import ROOT
 from tests.support.rank_server import on_ranks
 
@@ -126,7 +130,7 @@ def test_a_priced_row_is_near_the_simulated_one(planner):
         net="resnet32", machine="p3.16xlarge", nodes="3", planner=planner, allow="topk",
         simulate=True,
     )  # fmt: skip
-    simulated, priced = row(cell), row(Cell(**{**vars(cell), "simulate": False}))
+    simulated, priced = row(cell), row(replace(cell, simulate=False))
     assert simulated["priced_step_seconds"] == priced["step_seconds"]
     near = (0.05 if planner == "all-topk" else 0.01) * simulated["step_seconds"]
     for name in ("step_seconds", "exposed_seconds"):
@@ -261,6 +265,18 @@ def test_python_makes_the_rows_of_the_command_and_draws_them(tmp_path):
     assert len(rows.read(path)) == 16 + 2
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_file_that_was_edited_since_the_last_study_is_read_anew(elsewhere, tmp_path):
+    path, steps = tmp_path / "lab.json", []
+    with processes(1) if elsewhere else nullcontext() as executor:
+        for rate in (10, 100, 10):
+            made = changed(machine_file.load("p3.16xlarge"), ["nodes=2", f"nic={rate} Gbit/s"])
+            machine_file.write(path, made)
+            study = cs.sweep("lstm", path, planners="ddp-25mb", executor=executor)
+            steps.append(study.rows[0]["step_seconds"])
+    assert steps[0] == steps[2] > steps[1]
+
+
 def texts(path):
     return re.findall(r">([^<>\n]+)</text>", path.read_text())
 
@@ -360,6 +376,14 @@ def test_another_table_is_refused(tmp_path, capsys):
     path.write_text("a,b\n1,2\n")
     assert main(["sweep", *STUDY, "-o", str(path)]) == 2
     assert "not a table of this version's `commsched sweep`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["sweep.svg", "sweep.txt", "sweep"])
+def test_a_table_is_csv_or_parquet_and_never_its_own_picture(name, tmp_path, capsys):
+    path = str(tmp_path / name)
+    assert main(["sweep", *STUDY, "-o", path, "--figure", str(tmp_path / "sweep.svg")]) == 2
+    assert "tables; use .csv or .parquet" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("text", ['{"a": 1}', '{\n"a": 1\n}', ""])

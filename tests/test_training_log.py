@@ -109,3 +109,24 @@ def test_curves_are_drawn_the_same_twice(path, tmp_path):
 def test_a_curve_has_a_gap_where_no_loss_is_finite():
     values = np.array([1.0, 3.0, np.nan, 5.0])
     np.testing.assert_array_equal(_smooth(values), values)
+
+
+def test_a_legend_of_many_trainings_takes_nothing_from_their_curves(path, tmp_path):
+    made = tmp_path / "a.svg"
+
+    def tall(number: int) -> float:
+        draw([path] * number, made)
+        return max(map(float, re.findall(r'<rect .*height="([\d.]+)"', made.read_text())))
+
+    assert tall(20) > 0.9 * tall(1) > 100
+
+
+def test_the_legend_names_what_a_log_has(path, tmp_path):
+    made, lines = tmp_path / "a.svg", path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]))
+    draw([path], made)
+    assert "held out" not in made.read_text()
+    path.write_text(lines[0] + lines[-1])
+    draw([path], made)
+    assert "held out" in made.read_text()
+    assert "sync, 2 ranks" not in made.read_text()

@@ -28,6 +28,9 @@ OPTIONS: Table = (
     ListOption("--price-per-hour", "MACHINE=MONEY", "of a table: what a node costs"),
 )
 
+NAMES = ("x", "y", "lines", "value", "pareto", "break_even", "where", "price_per_hour")
+WITHOUT = {"value": ("lines", "pareto", "break_even"), "pareto": ("x", "y", "break_even")}
+
 
 def is_table(path: Path) -> bool:
     """Tell whether a file is a table of `sweep`, by its name."""

@@ -1,7 +1,7 @@
 """Another value for single fields of a machine: `nic=100 Gbit/s`, `links.between.latency=9 us`."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 from commsched.errors import CommschedError
@@ -31,13 +31,21 @@ SHORT = {
 }
 PORT = Quantity(kind=RATE, needs_unit=True, above=True)
 COUNTS = ("nodes", "lanes")
+Stale = list[tuple[dict[str, Any], str]]  # records, and a key in each that holds no longer
+# Keys on which no exchange's seconds depend, and those that only count beside computing.
+NOT_LINKS = ("source", "jitter", "stalls", "coding_jitter", "measured", "native_us", "held_out")
+COMPUTE = ("memory_GB", "tflops", "precision", "efficiency", "matrices")
+ELSEWHERE = frozenset((*NOT_LINKS, *COMPUTE))
+WAKING = ("wakeup_us", "interpreter_us", "cold_us", "handover_computing_us")
+BESIDE_COMPUTING = frozenset(("overlap", *WAKING))
 
 
 def changed(machine: Machine, words: Sequence[str]) -> Machine:
     """Give a machine the values of `KEY=VALUE` words; its name says so.
 
     A key is one of the file, with dots and with or without its unit, or a short name. What was
-    measured with the old values is forgotten: native all-reduce, held-out errors, curves of links.
+    measured with another value and depends on it is forgotten: native all-reduce, held-out errors,
+    curves of links.
     A port comes first: its links follow it, unless a word of their own says otherwise.
     """
     for word in sorted(words, key=lambda word: _key(word) != "nic"):
@@ -62,20 +70,39 @@ def _changed(machine: Machine, key: str, value: str, where: str) -> Machine:
             raise CommschedError(f"{where}: {key} is a whole number, such as 8; got {value!a}")
         return resized(machine, **{key: int(value)})
     data = file.flat_data(machine)
+    stale: Stale = []
     if key == "gpu":
         data["device"] = file.device_data(accelerator(value).device)
     elif key == "nic":
-        _port(data, machine, value, where)
+        stale = _port(data, machine, value, where)
     else:
-        _field(data, key, value, where)
-    data.pop("native_us", None)
-    data.pop("held_out", None)
+        stale = _field(data, key, value, where)
     before = machine.name + (", " if " with " in machine.name else " with ")
     data["name"] = f"{before}{key}={value}"[:200]
+    made = file.from_data(data, where)
+    if _told(made, {"source"}) == _told(machine, {"source"}):
+        return made
+    for record, measured in stale:
+        record.pop(measured, None)
+    if _told(made, ELSEWHERE | BESIDE_COMPUTING) != _told(machine, ELSEWHERE | BESIDE_COMPUTING):
+        data.pop("native_us", None)
+    if _told(made, ELSEWHERE) != _told(machine, ELSEWHERE) or made.native != machine.native:
+        data.pop("held_out", None)
     return file.from_data(data, where)
 
 
-def _port(data: dict[str, Any], machine: Machine, value: str, where: str) -> None:
+def _told(machine: Machine, without: Set[str]) -> Any:
+    """Return what a machine's file says but for its name and some keys, wherever they stand."""
+
+    def told(data: Any) -> Any:
+        if isinstance(data, dict):
+            return {key: told(value) for key, value in data.items() if key not in without}
+        return [told(each) for each in data] if isinstance(data, list) else data
+
+    return told({**file.flat_data(machine), "name": ""})
+
+
+def _port(data: dict[str, Any], machine: Machine, value: str, where: str) -> Stale:
     """Set the rate of a node's port; two ranks reach the same share of it as before."""
     rate = PORT.read(value, f"{where}: nic") / 1e9
     between, nic = data["links"]["between"], data.get("nic")
@@ -92,12 +119,13 @@ def _port(data: dict[str, Any], machine: Machine, value: str, where: str) -> Non
     for link in (level["link"] for level in above):  # messages leave a node by its port
         if old and link["bandwidth_GBps"]:
             link["bandwidth_GBps"] *= rate * share / old
-    for link in (between, *(level["link"] for level in above)):
+    followed = [between, *(level["link"] for level in above)]
+    for link in followed:
         link["source"] = f"bandwidth: {said}; before: {link['source']}"
-        link.pop("points_us", None)
+    return [(link, "points_us") for link in followed]
 
 
-def _field(data: dict[str, Any], key: str, value: str, where: str) -> None:
+def _field(data: dict[str, Any], key: str, value: str, where: str) -> Stale:
     place, _, leaf = key.rpartition(".")
     found: Any = data
     for part in filter(None, place.split(".")):
@@ -112,7 +140,6 @@ def _field(data: dict[str, Any], key: str, value: str, where: str) -> None:
         found[leaf] = value
     if "source" in found and leaf != "source":
         found["source"] = f"{leaf}: set to {value}; before: {found['source']}"
-    if leaf.startswith("bandwidth"):
-        found.pop("points_us", None)
     if leaf in ("efficiency", "tflops"):
-        found.pop("matrices", None)
+        return [(found, "matrices")]
+    return [(found, "points_us")] if leaf.startswith("bandwidth") else []

@@ -1,6 +1,8 @@
 """Picture files: PNG, SVG or PDF, with the same bytes each time the same content is drawn."""
 
 import io
+import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,10 +11,13 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from commsched import files
 from commsched.errors import CommschedError
+from commsched.terminal import printable
 
+TOO_SMALL = "constrained_layout not applied"  # so begins matplotlib's warning
 SUFFIXES = (".png", ".svg", ".pdf")
 NO_DATE = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 SETTINGS: Any = {
@@ -45,6 +50,35 @@ def picture(
     with mpl.rc_context({**SETTINGS, **(settings or {})}):
         figure = Figure(figsize=size)
         FigureCanvasAgg(figure)
-        yield figure
-        figure.savefig(content, format=suffix[1:], dpi=dpi, metadata=NO_DATE.get(suffix, {}))
+        with _with_room(size):
+            yield figure
+            for text in figure.findobj(Text):
+                if not text.get_text().isprintable():
+                    text.set_text(printable(text.get_text(), lines=True))  # XML has no others
+            figure.savefig(content, format=suffix[1:], dpi=dpi, metadata=NO_DATE.get(suffix, {}))
     files.write_bytes(path, content.getvalue())
+
+
+@contextmanager
+def boxes() -> Iterator[None]:
+    """Draw boxes for letters that the font lacks, without a warning for each."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
+        yield
+
+
+@contextmanager
+def _with_room(size: tuple[float, float]) -> Iterator[None]:
+    """Refuse a picture whose texts leave no room."""
+    with boxes():
+        warnings.filterwarnings("error", TOO_SMALL)
+        try:
+            yield
+        except UserWarning as warning:
+            if not re.match(TOO_SMALL, str(warning)):
+                raise
+            width, height = size
+            raise CommschedError(
+                f"the texts leave no room in {width:.3g} x {height:.3g} in; give more --width or"
+                " --height, or a smaller --font-size"
+            ) from None

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import log
+from math import log, radians, sin
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from commsched.errors import CommschedError
 from commsched.nearest import nearest
+from commsched.plot import legend
+from commsched.plot.legend import INCH, LETTER
 from commsched.plot.panel_notes import Note, write_notes
 from commsched.plot.picture import picture
 from commsched.plot.study_columns import (
@@ -27,6 +29,7 @@ from commsched.plot.study_columns import (
     there,
     value_of,
 )
+from commsched.plot.study_rows import as_texts, check_apart, check_chosen, chosen, priced
 
 LINES = ("planner", "allow", "method", "strategy")  # by which lines differ unless the user says
 FACETS = ("net", "machine", *(name for name in AXES if name not in ("net", "machine")))
@@ -34,10 +37,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 # Source: palette of Okabe & Ito, "Color Universal Design", 2008.
 MARKERS = "osD^vPX"  # of another number than the colours: looks repeat late
 DASHES = ("-", "--", "-.", ":")
-INCH = 72.0  # pt
 NEAR = 5e-3  # of a value: lines that differ less cannot be told apart in a panel
 SAME, ALMOST = " = ", " ≈ "  # between the names of lines that lie upon each other
-LETTER = 0.58  # width of a letter, in sizes of the font
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,26 +73,11 @@ def draw(rows: Sequence[Row], path: str | Path, wanted: StudyPicture) -> None:
         if not KNOWN[name].number:
             raise CommschedError(f"column {name!r} holds words, and numbers are drawn here")
     shown = [wanted.x, wanted.y, *filter(None, [wanted.value])]
-    rows = [one for one in _priced(rows, wanted.prices) if all(there(one, name) for name in shown)]
-    if not any(_chosen(one, wanted.where) for one in rows):
-        raise CommschedError(
-            f"no row has {', '.join(shown)}: a picture needs plans"
-            + ("; --price-per-hour MACHINE=MONEY says what a node costs" * ("money" in shown))
-        )
-    _Drawing(rows, wanted).draw(path)
-
-
-def _priced(rows: Sequence[Row], prices: Mapping[str, float]) -> list[Row]:
-    return [
-        {**one, "money_per_hour": prices[one["machine"]] * one["nodes"]}
-        if one["machine"] in prices and one["nodes"]
-        else one
-        for one in rows
-    ]
-
-
-def _chosen(row: Row, where: Mapping[str, str]) -> bool:
-    return all(text_of(row, name) == value for name, value in where.items())
+    rows = priced(rows, wanted.prices)
+    where = as_texts(wanted.where)
+    check_chosen(rows, where, wanted.where, shown)
+    rows = [one for one in rows if all(there(one, name) for name in shown)]
+    _Drawing(rows, replace(wanted, where=where)).draw(path)
 
 
 class _Drawing:
@@ -99,7 +85,7 @@ class _Drawing:
 
     def __init__(self, every: Sequence[Row], wanted: StudyPicture) -> None:
         every = sorted(every, key=lambda one: [order_of(one, name) for name in FACETS])
-        rows = [one for one in every if _chosen(one, wanted.where)]
+        rows = [one for one in every if chosen(one, wanted.where)]
         self.rows, self.wanted, self.font = rows, wanted, wanted.font
         self.notes: dict[Axes, list[Note]] = {}
         self.axes = (wanted.x,) if not wanted.value else (wanted.x, wanted.y)
@@ -113,6 +99,9 @@ class _Drawing:
                 f"the rows differ in {', '.join(self.facets)}, too; choose some, as in --where"
                 f" {self.facets[-1]}={text_of(rows[0], self.facets[-1])}"
             )
+        if not wanted.pareto:
+            names = *self.axes, *self.lines, *self.facets
+            check_apart(rows, names, wanted.value or wanted.y, NEAR)
         # By all rows of the table: a line keeps its colour in pictures of some of them.
         groups = self._alike(list(dict.fromkeys(self.label(one, self.lines) for one in every)))
         self.names = {group[0]: SAME.join(group) for group in groups}
@@ -195,19 +184,16 @@ class _Drawing:
 
     def _height(self, down: int, across: int) -> float:
         each = min(self.wanted.width / across * 0.72, 3.2)
-        return max(each, 1.2) * down + 0.35 + self._foot()
+        longest = max(len(_shown(value_of(one, self.wanted.x))) for one in self.rows)
+        turned = sin(radians(self._turn())) * longest * LETTER * self.font / INCH
+        return max(each, 1.2) * down + 0.35 + turned + self._foot()
 
     def _foot(self) -> float:
         """Return the height of the legend, in."""
         names = [*self.names.values(), *["nothing is better"] * bool(self.wanted.pareto)]
         if self.wanted.value or not any(names):
             return 0.0
-        return (0.5 - (-len(names) // self._columns(names))) * 1.5 * self.font / INCH
-
-    def _columns(self, names: Sequence[str]) -> int:
-        """Count the columns of the legend."""
-        longest = max(map(len, names)) * LETTER * self.font / INCH + 0.45
-        return max(1, min(len(names), int(self.wanted.width / longest)))
+        return legend.height(names, self.wanted.width, self.font)
 
     def _legend(self, figure: SubFigure, handles: Mapping[str, Any]) -> None:
         names = [self.names.get(label, label) for label in handles]
@@ -215,7 +201,7 @@ class _Drawing:
             handles.values(),
             names,
             loc="center",
-            ncols=self._columns(names),
+            ncols=legend.columns(names, self.wanted.width, self.font),
             frameon=False,
             fontsize=self.font,
             handlelength=2.2,
@@ -281,8 +267,27 @@ class _Drawing:
             panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             panel.xaxis.set_minor_locator(NullLocator())
             return float
-        panel.set_xticks(range(len(values)), [str(value) or "-" for value in values])
+        self._name_places(panel, values)
         return lambda value: float(values.index(value))
+
+    def _name_places(self, panel: Axes, values: Sequence[Any]) -> None:
+        """Put the names of values under a panel."""
+        turn = self._turn()
+        turned: dict[str, Any] = {"rotation": turn, "rotation_mode": "anchor", "ha": "right"}
+        turned |= {"va": "center"} if turn == 90.0 else {}
+        names = [_shown(value) for value in values]
+        panel.set_xticks(range(len(names)), names, **(turned if turn else {}))
+
+    def _turn(self) -> float:
+        """Return by how many degrees names under a panel turn that would meet each other."""
+        if KNOWN[self.wanted.x].number and not self.wanted.value:
+            return 0.0
+        names = {_shown(value_of(one, self.wanted.x)) for one in self.rows}
+        beside = 1.0 if self.wanted.value else 0.5  # in, for the names of the other axis
+        place = max(0.0, self._wide() - beside) * INCH / len(names)
+        if (max(map(len, names)) + 1) * LETTER * (self.font - 1) <= place:
+            return 0.0
+        return 45.0 if place >= 1.5 * self.font else 90.0
 
     def _room(self, panel: Axes) -> int:
         """Count the ticks that have room under a panel."""
@@ -328,8 +333,8 @@ class _Drawing:
                 ink = "white" if shade[i, j] < 0.5 else "black"
                 text = f"{value:.3g}"
                 panel.text(j, i, text, ha="center", va="center", color=ink, fontsize=size)
-        for axis, values in ((panel.xaxis, columns), (panel.yaxis, lines)):
-            axis.set_ticks(range(len(values)), [_shown(value) for value in values])
+        self._name_places(panel, columns)
+        panel.set_yticks(range(len(lines)), [_shown(value) for value in lines])
 
     def _front(self, panel: Axes, rows: Sequence[Row]) -> dict[str, Any]:
         """Draw the points of rows, and the line of those that nothing else is better than."""

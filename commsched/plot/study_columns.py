@@ -1,9 +1,11 @@
 """The columns of a study's table as pictures show them, and what is found in its rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from math import exp, log
 from typing import Any, NamedTuple
+
+from commsched.quantities import DENSITY, PORT, POSITIVE
 
 Row = Mapping[str, Any]
 GAIN = 0.01  # share of a step that compressing saves where it is said to pay
@@ -17,6 +19,7 @@ class Column(NamedTuple):
     scale: float = 1.0
     number: bool = True
     words: str = "{}"  # around a value, in legends
+    read: Callable[[str], float] | None = None  # of a text with a unit
 
 
 MEASURES = {
@@ -28,11 +31,17 @@ MEASURES = {
     "money": Column("money_per_hour", "money per hour"),
 }
 AXES = {
-    "bandwidth": Column("port_bits_per_second", "Gbit/s of a node's port", 1e9, words="{} Gbit/s"),
+    "bandwidth": Column(
+        "port_bits_per_second",
+        "Gbit/s of a node's port",
+        1e9,
+        words="{} Gbit/s",
+        read=lambda word: 8 * PORT(word),
+    ),
     "ranks": Column("ranks", "ranks", words="{} ranks"),
     "nodes": Column("nodes", "nodes", words="{} nodes"),
-    "scale": Column("scale", "scale of the net", words="{} x the net"),
-    "density": Column("density", "density of a rank's gradients", words="density {}"),
+    "scale": Column("scale", "scale of the net", words="{} x the net", read=POSITIVE),
+    "density": Column("density", "density of a rank's gradients", words="density {}", read=DENSITY),
     **{
         name: Column(name, name, number=False)
         for name in ("net", "machine", "planner", "allow", "method", "strategy", "set", "compute")

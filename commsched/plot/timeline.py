@@ -20,7 +20,7 @@ from matplotlib.transforms import blended_transform_factory
 from commsched.arrays import Floats
 from commsched.errors import CommschedError
 from commsched.plot import colours
-from commsched.plot.picture import check_suffix, picture
+from commsched.plot.picture import boxes, check_suffix, picture
 from commsched.plot.style import PLAIN, Style
 from commsched.plot.title import title_of, wrapped
 from commsched.plot.view import (
@@ -338,7 +338,8 @@ def _forms(t: Timeline, name: str, sent: float) -> Iterator[str]:
 def _width(text: str, font: float) -> float:
     """Return the width of a text in points."""
     size = FontProperties(size=font)
-    return float(text_to_path.get_text_width_height_descent(text, size, ismath=False)[0])
+    with boxes():
+        return float(text_to_path.get_text_width_height_descent(text, size, ismath=False)[0])
 
 
 def _draw_steps(axes: Axes, layout: Layout, longest: float, font: float) -> None:

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from commsched.errors import CommschedError
+from commsched.plot import legend
 from commsched.plot.accuracy import COLOURS
 from commsched.plot.picture import check_suffix, picture
 from commsched.plot.style import Style
@@ -19,6 +20,8 @@ from commsched.units import count
 
 WINDOW = 40  # of the steps: the thick curve is a mean over one such part
 Floats = npt.NDArray[np.float64]
+Steps = tuple[str, list[LogRow]]  # in the legend, and its lines
+HeldOut = tuple[str, list[HeldOutRow]]
 
 
 X = {"step": "step", "seconds": "seconds of steps"}  # axis -> its label
@@ -38,14 +41,18 @@ def draw(paths: Sequence[Path], path: Path, x: str = "step", style: Style | None
     logs = [read(log) for log in paths]
     names = [f"{log.stem}: " if len(paths) > 1 else "" for log in paths]
     looks = ((colour, dashes) for dashes in cycle(DASHES) for colour in COLOURS)
-    size = style.width, style.height or 0.42 * style.width
+    small = 0.8 * style.font
+    trainings = [_series(name, log) for name, log in zip(names, logs, strict=True)]
+    entries = [said for both in trainings for said, lines in both if lines]
+    more, one = (legend.height(some, style.width, small) for some in (entries, entries[:1]))
+    size = style.width, style.height or 0.42 * style.width + more - one
     dpi = 150 if style.width > 7 else 300
     with picture(path, size, dpi, {"font.size": style.font}) as figure:
         figure.set_layout_engine("constrained")
         left, right = figure.subplots(1, 2)
-        for name, log, look in zip(names, logs, looks, strict=False):
+        for training, look in zip(trainings, looks, strict=False):
             for axes, what in ((left, "loss"), (right, "accuracy")):
-                _curves(axes, name, log, look, x, what)
+                _curves(axes, training, look, x, what)
         left.set_ylabel("loss, nats per guess")
         right.set_ylabel("right guesses")
         right.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0))
@@ -57,33 +64,40 @@ def draw(paths: Sequence[Path], path: Path, x: str = "step", style: Style | None
         figure.legend(
             *left.get_legend_handles_labels(),
             loc="outside lower center",
-            ncols=2,
+            ncols=legend.columns(entries, style.width, small),
             frameon=False,
-            fontsize=0.8 * style.font,
+            fontsize=small,
         )
         if style.title:
             figure.suptitle(style.title)
 
 
-def _curves(
-    axes: Axes, name: str, log: Sequence[Line], look: tuple[str, str], x: str, what: str
-) -> None:
-    """One training; a loss that is no number leaves a gap."""
-    header, (colour, dashes) = log[0], look
-    font = mpl.rcParams["font.size"]
+def _series(name: str, log: Sequence[Line]) -> tuple[Steps, HeldOut]:
+    """Return the steps of a log and what is held out, each with what the legend says of it."""
+    header = log[0]
     assert isinstance(header, LogHeader)
     rows = [line for line in log if isinstance(line, LogRow)]
     held = [line for line in log if isinstance(line, HeldOutRow)]
+    said = f"{name}{header.net}, {header.strategy}, {count(header.ranks, 'rank')}"
+    return (said, rows), (f"{name}held out", held)
+
+
+def _curves(
+    axes: Axes, training: tuple[Steps, HeldOut], look: tuple[str, str], x: str, what: str
+) -> None:
+    """One training; a loss that is no number leaves a gap."""
+    ((said, rows), (said_held, held)), (colour, dashes) = training, look
+    font = mpl.rcParams["font.size"]
     steps, values = _columns(rows, what)
     ends = np.cumsum([row.seconds for row in rows]) if x == "seconds" else steps
-    said = f"{name}{header.net}, {header.strategy}, {count(header.ranks, 'rank')}"
-    axes.plot(ends, values, color=colour, lw=0.05 * font, alpha=0.4)
-    axes.plot(ends, _smooth(values), color=colour, lw=0.16 * font, ls=dashes, label=said)
+    if rows:
+        axes.plot(ends, values, color=colour, lw=0.05 * font, alpha=0.4)
+        axes.plot(ends, _smooth(values), color=colour, lw=0.16 * font, ls=dashes, label=said)
     after, scores = _columns(held, what)
-    at = np.interp(after, steps, ends) if len(rows) else after
-    said = f"{name}held out"
+    at = np.interp(after, steps, ends) if rows else after
     dots = {"marker": "o", "ms": 0.6 * font, "mfc": "none", "mew": 0.13 * font}
-    axes.plot(at, scores, ls="", color=colour, label=said, **dots)
+    if held:
+        axes.plot(at, scores, ls="", color=colour, label=said_held, **dots)
 
 
 def _columns(lines: Sequence[LogRow | HeldOutRow], what: str) -> tuple[Floats, Floats]:

@@ -2,10 +2,10 @@
 
 import hashlib
 import tomllib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -57,8 +57,13 @@ class Cell:
     @property
     def digest(self) -> str:
         """Name the cell by its words, and by the content of its files."""
-        net, machine = _content("nets", self.net), _content("machines", self.machine)
+        net, machine = self.content
         return records.digest({**asdict(self), "net": net, "machine": machine})[:16]
+
+    @cached_property
+    def content(self) -> tuple[str, str]:
+        """Tell the content of the files, which may change before the next study."""
+        return _content("nets", self.net), _content("machines", self.machine)
 
     @property
     def words(self) -> dict[str, str]:
@@ -69,12 +74,13 @@ class Cell:
     def load(self) -> tuple[str, ...]:
         """What tells the net, the methods and the strategy on a machine."""
         axes = ("net", "scale", "density", "compute", "strategy", "allow", "method")
-        return tuple(getattr(self, axis) for axis in axes)
+        return *(getattr(self, axis) for axis in axes), self.content[0]
 
     @property
-    def place(self) -> tuple[str, str, str, str, str]:
+    def place(self) -> tuple[str, str, str, str, str, str]:
         """What tells the cell's machine: cells of one machine share prices."""
-        return self.machine, self.set, self.nodes, self.ranks, self.bandwidth
+        axes = self.machine, self.set, self.nodes, self.ranks, self.bandwidth
+        return *axes, self.content[1]
 
     def request(self) -> Request:
         """Return what is planned; an error says in one sentence why the cell has no plan."""
@@ -82,7 +88,8 @@ class Cell:
         compute = "" if self.compute == SAME else self.compute
         scale = POSITIVE.read(self.scale, "scale")
         strategy, params = _strategy(self.strategy)
-        net = net_of(self.net, self.machine, self.set, compute, scale, self.density)
+        words = self.net, self.machine, self.set, compute, scale, self.density
+        net = net_of(*words, self.content)
         request = Request(
             net=under_load(net, machine, compute),
             machine=machine,
@@ -113,6 +120,7 @@ def read(path: Path) -> list[Cell]:
 
 def product_of(given: Mapping[str, Any], where: str) -> list[Cell]:
     """Return the cells of all combinations; `where` names the source of `given` in errors."""
+    _content.cache_clear()  # other caches have the content in their keys
     axes: dict[str, list[str]] = {}
     for key, value in given.items():
         axis = ALIASES.get(key, key)
@@ -135,6 +143,23 @@ def product_of(given: Mapping[str, Any], where: str) -> list[Cell]:
     axes = {axis: axes[axis] for axis in AXES if axis in axes}
     rows = product(*axes.values())
     return [Cell(**dict(zip(axes, row, strict=True)), simulate=simulate) for row in rows]
+
+
+def names(cells: Sequence[Cell]) -> dict[tuple[str, str], str]:
+    """Return how a table names nets and machines, by kind and word: without folders if it can."""
+    found: dict[tuple[str, str], str] = {}
+    for kind in ("net", "machine"):
+        words = dict.fromkeys(getattr(cell, kind) for cell in cells)
+        short = {word: short_name(word) for word in words}
+        several = Counter(short.values())
+        for word, name in short.items():
+            found[kind, word] = name if several[name] == 1 else word.removesuffix(".json")
+    return found
+
+
+def short_name(word: str) -> str:
+    """Return the name of a net or machine, or of its file."""
+    return word.rpartition("/")[2].removesuffix(".json")
 
 
 def _words(value: Any, where: str) -> list[str]:
@@ -202,10 +227,12 @@ def _strategy(word: str) -> tuple[str, dict[str, Param]]:
 
 
 @lru_cache(maxsize=2 * NEAR)
-def machine_of(name: str, changes: str, nodes: str, ranks: str, bandwidth: str) -> Machine:
+def machine_of(
+    name: str, changes: str, nodes: str, ranks: str, bandwidth: str, content: str
+) -> Machine:
     """Return a machine with its changes, of as many nodes or ranks, and with ports of a rate."""
     words = [] if changes == SAME else changes.split(";")
-    found = changed(_machine(name), words)
+    found = changed(_machine(name, content), words)
     if nodes != SAME:
         found = resized(found, _count(nodes))
     elif ranks != SAME:
@@ -214,14 +241,22 @@ def machine_of(name: str, changes: str, nodes: str, ranks: str, bandwidth: str) 
 
 
 @lru_cache(maxsize=NEAR)
-def net_of(name: str, machine: str, changes: str, compute: str, scale: float, density: str) -> Net:
+def net_of(
+    name: str,
+    machine: str,
+    changes: str,
+    compute: str,
+    scale: float,
+    density: str,
+    content: tuple[str, str],
+) -> Net:
     """Return a net with the seconds of a machine's device, and with gradients of a density."""
-    device = machine_of(machine, changes, SAME, SAME, SAME).device
-    known = _fitted(name, compute, scale, density)
+    device = machine_of(machine, changes, SAME, SAME, SAME, content[1]).device
+    known = _fitted(name, compute, scale, density, content[0])
     for other, net in known:
         if other == device:
             return net
-    net = _net(name)
+    net = _net(name, content[0])
     net = fitted(net if scale == 1.0 else net.scaled(scale, 1.0), device, compute)
     if density != SAME:
         net = net.with_density(DENSITY.read(density, "density"))
@@ -230,13 +265,21 @@ def net_of(name: str, machine: str, changes: str, compute: str, scale: float, de
 
 
 @lru_cache(maxsize=NEAR)
-def _fitted(name: str, compute: str, scale: float, density: str) -> deque[tuple[Device, Net]]:
+def _fitted(
+    name: str, compute: str, scale: float, density: str, content: str
+) -> deque[tuple[Device, Net]]:
     """Return the last forms of a net, each with the device whose seconds it has."""
     return deque(maxlen=NEAR)
 
 
-_net = lru_cache(maxsize=NEAR)(net_file.load)
-_machine = lru_cache(maxsize=NEAR)(machine_file.load)
+@lru_cache(maxsize=NEAR)
+def _net(name: str, content: str) -> Net:
+    return net_file.load(name)
+
+
+@lru_cache(maxsize=NEAR)
+def _machine(name: str, content: str) -> Machine:
+    return machine_file.load(name)
 
 
 @lru_cache(maxsize=256)

@@ -31,7 +31,7 @@ from commsched.planner.space import Candidate, spec_of
 from commsched.program.registry import STRATEGIES
 from commsched.quantities import DENSITY, POSITIVE
 from commsched.simulate.engine import STEPS, simulate
-from commsched.study.cells import NEAR, SAME, Cell
+from commsched.study.cells import NEAR, SAME, Cell, short_name
 from commsched.timeline.totals import Totals, median
 from commsched.units import nbytes, significant
 
@@ -160,7 +160,7 @@ def row(cell: Cell) -> Row:
     found: Row = {name: "" for name in COLUMNS}
     found |= {axis: "" if word == SAME else word for axis, word in cell.words.items()}
     for kind in ("net", "machine"):
-        found[kind] = found[kind].rpartition("/")[2].removesuffix(".json")
+        found[kind] = short_name(found[kind])
     bandwidth = found.pop("bandwidth")
     found |= {"cell": cell.digest, "status": FAILED}
     try:

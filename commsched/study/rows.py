@@ -5,6 +5,7 @@ import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import IO, Any
 
@@ -48,15 +49,21 @@ def appending(path: Path) -> Iterator[RowFile]:
 
 def read(path: str | Path) -> list[Row]:
     """Read the table of a study; numbers are None where there are none."""
-    text = files.read_text(path)
+    return _parsed(files.read_text(path), path)
+
+
+def _parsed(text: str, path: str | Path) -> list[Row]:
+    """Return the rows of a table, but not a last line that lacks its end and some cells."""
     try:
-        table = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
+        table = list(csv.reader(io.StringIO(text)))
     except csv.Error as error:
         raise CommschedError(f"{path}: not a table: {error}") from None
     if not table or tuple(table[0]) != COLUMNS:
         raise CommschedError(
             f"{path}: not a table of this version's `commsched sweep`; give another file"
         )
+    if not text.endswith("\n") and len(table[-1]) < len(COLUMNS):
+        del table[-1]
     for number, cells in enumerate(table[1:], 2):
         if len(cells) != len(COLUMNS):
             raise CommschedError(
@@ -72,11 +79,14 @@ def _row(cells: Sequence[str], where: str) -> Row:
 def _value(name: str, cell: str, where: str) -> str | float | None:
     if name not in NUMBERS | COUNTS:
         return cell
-    number = float if name in NUMBERS else int
+    number, kind = (float, "finite") if name in NUMBERS else (int, "whole")
     try:
-        return number(cell) if cell else None
-    except ValueError:
-        raise CommschedError(f"{where}: {name} must be a number, got {cell!r}") from None
+        found = number(cell) if cell else None
+        if found is None or isfinite(found):
+            return found
+    except (ValueError, OverflowError):
+        pass
+    raise CommschedError(f"{where}: {name} must be a {kind} number, got {cell!r}")
 
 
 def _whole(path: Path) -> list[Row] | None:
@@ -84,12 +94,12 @@ def _whole(path: Path) -> list[Row] | None:
     files.check_writable(path)
     if not path.is_file():
         return None
-    content = files.read_bytes(path)
-    whole = content.rfind(b"\n") + 1
-    torn = not whole and _line(COLUMNS).startswith(content)
-    rows = None if torn else read(path)  # which refuses what is no table
-    if whole < len(content):
-        os.truncate(path, whole)
+    text = files.read_text(path)
+    whole = text[: text.rfind("\n") + 1]
+    torn = not whole and _line(COLUMNS).decode().startswith(text)
+    rows = None if torn else _parsed(whole, path)  # which refuses what is no table
+    if whole != text:
+        os.truncate(path, len(whole.encode()))
     return rows
 
 

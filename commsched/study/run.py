@@ -17,7 +17,7 @@ from commsched.planner.search.problem import BASELINES
 from commsched.program.registry import STRATEGIES
 from commsched.progress import progress
 from commsched.schedule.registry import COLLECTIVES
-from commsched.study.cells import NEAR, Cell
+from commsched.study.cells import NEAR, Cell, names
 from commsched.study.pricing import FAILED, Row, prepare, row
 from commsched.study.rows import appending, read
 from commsched.text_table import table
@@ -61,6 +61,7 @@ def run(
     for plug_ins in (PLANNERS, STRATEGIES, METHODS, CODECS, COLLECTIVES, LIBRARIES):
         len(plug_ins)  # imports them before processes and the clock start
     wanted = {cell.digest: cell for cell in cells}
+    named = names(cells)
     with appending(path) as file:
         found = {str(one["cell"]): one for one in file.there}
         there = len(found.keys() & wanted.keys())
@@ -69,6 +70,8 @@ def run(
         with progress(len(left), "row", "study") as bar, _interrupts() as check:
             try:
                 for one in _rows(left, executor, check):
+                    cell = wanted[one["cell"]]
+                    one |= {kind: named[kind, getattr(cell, kind)] for kind in ("net", "machine")}
                     found[one["cell"]] = file.add(one)
                     bar.update()
             except KeyboardInterrupt:  # perhaps between a row's writing and its noting

@@ -32,6 +32,15 @@ no network; it opens at that step with those ranks unfolded. https://ui.perfetto
 timeline files, too.
 """
 
+TABLE, LOGS = "a picture of a table", "a picture of trainings"
+TIMELINES, PAGE = "a picture of timelines", "a page of timelines"
+LOOKS = ("width", "height", "font_size", "title")
+TAKEN = {  # what is drawn -> its options
+    TIMELINES: ("step", "ranks", "lanes", *LOOKS),
+    PAGE: ("step", "ranks"),
+    TABLE: (*study_picture.NAMES, *LOOKS),
+    LOGS: ("x", *LOOKS),
+}
 
 OPTIONS = (
     Option(
@@ -67,16 +76,45 @@ def plot(args: argparse.Namespace) -> None:
     points = None if args.font_size is None else args.font_size * 72
     asked = {"width": args.width, "height": args.height, "font": points, "title": args.title}
     looks = {what: value for what, value in asked.items() if value is not None}
-    if study_picture.is_table(args.predicted):
+    kind = _kind(args)
+    _check_options(args, kind)
+    if kind == TABLE:
         if args.measured:
-            raise CommschedError(f"one table is drawn at a time, not {args.measured}, too")
+            others = ", ".join(map(str, args.measured))
+            raise CommschedError(f"one table is drawn at a time, not {others}, too")
         study_picture.draw(args.predicted, args.output, args, **looks)
-    elif is_log(args.predicted):
+    elif kind == LOGS:
         _trainings(args, looks)
     else:
         _timeline(args, looks)
     told = f"drawn to {args.output}"
     print(json.dumps({"drawn": str(args.output)}) if args.json else told)
+
+
+def _kind(args: argparse.Namespace) -> str:
+    """Tell what is drawn."""
+    if study_picture.is_table(args.predicted):
+        return TABLE
+    if is_log(args.predicted):
+        return LOGS
+    return PAGE if args.output.suffix.lower() == ".html" else TIMELINES
+
+
+def _check_options(args: argparse.Namespace, kind: str) -> None:
+    """Refuse options that change nothing in what is drawn."""
+    taken = TAKEN[kind]
+    for one, others in study_picture.WITHOUT.items():
+        if one in taken and getattr(args, one):
+            kind, taken = f"{kind} with --{one}", tuple(n for n in taken if n not in others)
+    for name in {name: None for names in TAKEN.values() for name in names if name not in taken}:
+        value = getattr(args, name)
+        if value is not None and value is not False and value not in ("", []):
+            known = ", ".join(map(_flag, taken))
+            raise CommschedError(f"{_flag(name)} changes nothing in {kind}, which takes {known}")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _trainings(args: argparse.Namespace, looks: dict[str, Any]) -> None:
@@ -96,7 +134,7 @@ def _timeline(args: argparse.Namespace, looks: dict[str, Any]) -> None:
     from commsched.timeline import file as timeline_file
     from commsched.timeline.compare import swapped
 
-    if args.output.suffix.lower() != ".html":
+    if _kind(args) != PAGE:
         from commsched.plot.picture import check_suffix  # loads matplotlib
 
         check_suffix(args.output, ".png, .svg, .pdf or .html")  # before the work begins

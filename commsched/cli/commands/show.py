@@ -239,21 +239,25 @@ def _link(where: str, link: Link) -> str:
 
 
 def differences(a: Plan, b: Plan) -> list[dict[str, str]]:
-    """Tensors that travel in another bucket or by another method."""
-    homes = [
-        {
-            piece.tensor: (launch.name, launch.method)
-            for launch in plan.launches
-            for piece in launch.pieces
-            if not launch.purpose
-        }
-        for plan in (a, b)
-    ]
+    """Tensors that travel in other buckets, by other methods, among other ranks, in other steps."""
+    here, there = _launches(a), _launches(b)
     return [
-        {"tensor": name, "here": " by ".join(here), "there": " by ".join(there)}
-        for name in dict.fromkeys([*homes[0], *homes[1]])
-        if (here := homes[0].get(name, ("-", "-"))) != (there := homes[1].get(name, ("-", "-")))
+        {"tensor": name, "here": "; ".join(ours) or "-", "there": "; ".join(theirs) or "-"}
+        for name in dict.fromkeys([*here, *there])
+        if sorted(ours := here.get(name, [])) != sorted(theirs := there.get(name, []))
     ]
+
+
+def _launches(plan: Plan) -> dict[str, list[str]]:
+    """Describe the launches of each tensor, with the elements that travel if not all do."""
+    found: dict[str, list[str]] = {}
+    for launch in plan.launches:
+        text = f"{launch.name} by {reasons.method(launch)}"
+        for tensor, start, stop in launch.pieces:
+            whole = stop - start == plan.net.tensors[tensor].numel
+            part = "" if whole else f", elements {start} to {stop - 1}"
+            found.setdefault(tensor, []).append(text + part)
+    return found
 
 
 def _diff_words(a: Plan, b: Plan, changed: list[dict[str, str]]) -> str:

@@ -27,6 +27,7 @@ keys, at its top for all and in [[study]] tables for one each. The file takes ea
 the same command goes on with a study that was interrupted. Under mpiexec rank 0 hands out the
 cells, and the other ranks plan.
 """
+TABLES = (".csv", ".parquet")
 LISTS = (
     ("net", "NET", "shipped nets, or net files"),
     ("machine", "M", "shipped machines, or machine files"),
@@ -67,7 +68,10 @@ def sweep(args: argparse.Namespace) -> None:
     from commsched.study import rows, workers
     from commsched.study.run import run
 
-    parquet = args.output.suffix.lower() == ".parquet"
+    suffix = args.output.suffix.lower()
+    if suffix not in TABLES:
+        raise CommschedError(f"{args.output}: cannot write {suffix!r} tables; use .csv or .parquet")
+    parquet = suffix == ".parquet"
     if args.figure is not None:
         from commsched.plot.picture import check_suffix
 

@@ -1,0 +1,71 @@
+"""Which rows of a study's table a picture draws, and why it cannot."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from commsched.errors import CommschedError
+from commsched.plot.study_columns import KNOWN, Row, order_of, text_of, there, value_of
+
+
+def priced(rows: Sequence[Row], prices: Mapping[str, float]) -> list[Row]:
+    """Return rows with the money per hour of the machines whose nodes have a price."""
+    return [
+        {**one, "money_per_hour": prices[one["machine"]] * one["nodes"]}
+        if one["machine"] in prices and one["nodes"]
+        else one
+        for one in rows
+    ]
+
+
+def as_texts(where: Mapping[str, str]) -> dict[str, str]:
+    """Return what --where asks for as `text_of` writes it: quantities may have their units."""
+    found = dict(where)
+    for name, word in where.items():
+        column = KNOWN[name]
+        if column.read is not None:
+            with suppress(CommschedError):  # a number without a unit is one of the axis
+                found[name] = f"{column.read(word) / column.scale:g}"
+    return found
+
+
+def chosen(row: Row, where: Mapping[str, str]) -> bool:
+    """Tell whether a row has the texts of some columns."""
+    return all(text_of(row, name) == text for name, text in where.items())
+
+
+def check_chosen(
+    rows: Sequence[Row], where: Mapping[str, str], words: Mapping[str, str], shown: Sequence[str]
+) -> None:
+    """Refuse to draw no row; `where` and `words`: see `as_texts`."""
+    rows = [one for one in rows if all(there(one, name) for name in shown)]
+    if not rows:
+        raise CommschedError(
+            f"no row has {', '.join(shown)}: a picture needs plans"
+            + ("; --price-per-hour MACHINE=MONEY says what a node costs" * ("money" in shown))
+        )
+    for name, text in where.items():
+        if not any(chosen(one, {name: text}) for one in rows):
+            ordered = sorted(rows, key=lambda one: order_of(one, name))
+            known = ", ".join(dict.fromkeys(text_of(one, name) for one in ordered))
+            raise CommschedError(
+                f"--where {name}={words[name]}: no row has that; with a plan there are {known}"
+            )
+    if not any(chosen(one, where) for one in rows):
+        asked = " ".join(f"{name}={word}" for name, word in words.items())
+        raise CommschedError(f"--where {asked}: each is in some row, but no row has all")
+
+
+def check_apart(rows: Sequence[Row], names: Sequence[str], y: str, near: float) -> None:
+    """Refuse rows of other values that are alike in the columns by which a picture tells them.
+
+    near: share by which values may differ that lie upon each other.
+    """
+    seen: dict[tuple[str, ...], Row] = {}
+    for one in rows:
+        other = seen.setdefault(tuple(text_of(one, name) for name in names), one)
+        if abs(value_of(one, y) - value_of(other, y)) > near * abs(value_of(other, y)):
+            alike = ", ".join(f"{name}={text_of(one, name)}" for name in names)
+            raise CommschedError(
+                f"rows {other['cell']} and {one['cell']} differ in {y}, and in nothing by"
+                f" which a picture tells rows apart ({alike}); draw a table of each study"
+            )
