@@ -123,7 +123,7 @@ def _train(
         parts = 1 if isinstance(STRATEGIES[wanted.strategy], PipelineStrategy) else comm.size
         agree.on_all_ranks(lambda: check_batch(wanted.batch, len(data.train), parts), comm)
         dog.stage("planning")
-        plan = _plan(wanted, net, len(data.train), comm, place)
+        plan = _plan(wanted, net, len(data.train), comm, place, dog.beat)
         agree.check_plan(plan, comm)
         options = _options(wanted, len(data.train))
         settings = settings_of(wanted, plan, options.steps)
@@ -131,7 +131,7 @@ def _train(
         if (check := wanted.check) is not None:  # before anything is made; steps count below
             agree.on_all_ranks(lambda: check(plan, 0), comm)
         worker, module = TRAINED[plan.strategy], place.device.module
-        assigned = Assignment(net, data, plan, settings, comm.rank, module)
+        assigned = Assignment(net, data, plan, settings, comm.rank, module, dog.beat)
         learner = agree.on_all_ranks(lambda: worker(assigned), comm)
         common_digest(learner.whole(MpiNeighbours(comm)), comm, "at the start")
         made = _checkpoint_flags(net, settings, wanted)
@@ -203,6 +203,7 @@ def _plan(
     samples: int,
     comm: MPI.Intracomm,
     place: Placement,
+    beat: Callable[[], None],
 ) -> Plan:
     """Return the plan of the file or of the checkpoint, or else make one for this net here."""
     path = wanted.plan
@@ -212,7 +213,7 @@ def _plan(
     def graph(batch: int) -> Net:
         optimizer = wanted.optimizer or DEFAULT
         own = settings_of_rank(batch, optimizer, wanted.seed, wanted.fold, _half(wanted))
-        return net_under_load(net, own, comm, place, wanted.options.timeout)
+        return net_under_load(net, own, comm, place, wanted.options.timeout, beat=beat)
 
     def make() -> Plan:
         if wanted.made is not None:
