@@ -48,7 +48,7 @@ from commsched.train.workers.samo import SamoWorker
 from commsched.train.workers.shadow import ShadowWorker
 from commsched.train.workers.sharded import ShardedWorker
 from commsched.train.workers.trainee import Trainee
-from commsched.training_log import LogHeader, LogRow, TrainingLog
+from commsched.training_log import LogHeader, LogRow, TrainingLog, check_no_other
 
 # Strategy -> the worker that performs its programs, with arrays of a module.
 TRAINED: dict[str, Callable[[Assignment], Trainee]] = {
@@ -190,6 +190,8 @@ def checked(wanted: TrainRequest) -> TrainableNet:
     for path in (options.timeline, wanted.log, wanted.figure):
         if path is not None:
             check_writable(path)
+    if wanted.log is not None:
+        check_no_other(wanted.log)
     if wanted.checkpoint is not None and not wanted.resume:
         make_folder(wanted.checkpoint)
     net = NETS[wanted.net]
