@@ -85,6 +85,8 @@ COMMANDS = {
     ),
     "testbed": (("run", "give mpiexec's words after --"),),
     "train --net mlp": (
+        ("--bucket 1MB", "--bucket needs --method"),
+        ("--plan p --bucket 1MB", "--bucket is for planning; --plan gives a plan"),
         ("--sweep x.json", "--sweep needs --plan"),
         ("--together", "--together needs --sweep"),
         ("--sweep x --plan p --log l", "--log is for one training"),

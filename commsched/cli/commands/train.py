@@ -37,7 +37,20 @@ EXAMPLE = """example:
   mpiexec -n 4 commsched train --net words --plan plan.json -o measured.json
 """
 
-
+BUCKET = 0.5e6  # B of a bucket, with --method
+# Options that decide a new plan.
+PLANNING = (
+    "machine",
+    "set",
+    "method",
+    "force",
+    "param",
+    "first",
+    "later",
+    "refresh",
+    "theta",
+    "bucket",
+)
 OPTIONS = (
     Option("--net", "NET", "mlp, cnn, words or gpt, with sizes: gpt:128:4:4", required=True),
     Option(
@@ -50,7 +63,9 @@ OPTIONS = (
     ListOption("--force", "TENSOR=METHOD", "without --plan: method of a tensor, in its own bucket"),
     *schedule.OPTIONS,
     ListOption("--param", "KEY=VALUE", "without --plan: parameter of the strategy, as stages=2"),
-    Option("--bucket", "SIZE", "with --method: bucket size, as float32", MEGABYTES, 0.5e6),
+    Option(
+        "--bucket", "SIZE", "with --method: bucket size, as float32; default: 0.5 MB", MEGABYTES
+    ),
 )
 LENGTH = (
     Option("--steps", "N", "number of steps", int, 200),
@@ -231,18 +246,7 @@ def _check_size(args: argparse.Namespace, plan: "Plan", steps: int) -> None:
 def _check(args: argparse.Namespace) -> None:
     """Reject options that contradict each other."""
     if args.plan is not None:
-        planning = (
-            "machine",
-            "set",
-            "method",
-            "force",
-            "param",
-            "first",
-            "later",
-            "refresh",
-            "theta",
-        )
-        for flag in planning:
+        for flag in PLANNING:
             if getattr(args, flag):
                 raise CommschedError(f"--{flag} is for planning; --plan gives a plan: use one")
     if args.method and args.strategy in ("daso", "shadow", "zero1", "zero2", "zero3"):
@@ -250,6 +254,8 @@ def _check(args: argparse.Namespace) -> None:
             f"--method is for gradients that all ranks sum; strategy {args.strategy!r} plans what"
             " it exchanges"
         )
+    if args.bucket is not None and not args.method:
+        raise CommschedError("--bucket needs --method; without it the planner sizes the buckets")
     if args.sweep is not None:
         _check_sweep(args)
     elif args.together:
@@ -300,7 +306,7 @@ def _planned(args: argparse.Namespace, net: "Net", ranks: int) -> "Plan":
         strategy=args.strategy,
         params=_params(args),
         force=pairs(args.force, "--force"),
-        bucket=args.bucket if args.method else None,
+        bucket=(args.bucket or BUCKET) if args.method else None,
     )
     later = {} if args.theta is None else _thetas(args)
     method = later.pop(0, args.method)
