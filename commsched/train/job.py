@@ -79,6 +79,7 @@ class TrainRequest:
     plan: Path | None
     method: str | None  # of a new plan
     params: Mapping[str, Param]  # of the new plan's strategy
+    planning: Mapping[str, Param]  # flag -> what is asked of the new plan
     optimizer: str | None
     rate: float | None
     schedule: Schedule = CONSTANT
@@ -138,7 +139,7 @@ def _train(
         made |= {"--validate": True} if wanted.validate else {}
         store, kept = None, None
         if wanted.checkpoint is not None:
-            store = Store(wanted.checkpoint, comm, "npz", made, plan)
+            store = Store(wanted.checkpoint, comm, "npz", made, plan, wanted.planning)
             if wanted.resume:
                 kept = _last(store, wanted.checkpoint)
             else:

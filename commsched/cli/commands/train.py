@@ -215,6 +215,7 @@ def _wanted(args: argparse.Namespace) -> "TrainRequest":
         plan=args.plan,
         method=args.method,
         params=_params(args),
+        planning=_planning(args),
         optimizer=args.optimizer,
         rate=args.rate,
         schedule=read(args.schedule),
@@ -234,6 +235,14 @@ def _wanted(args: argparse.Namespace) -> "TrainRequest":
         check=lambda plan, steps: _check_size(args, plan, steps),
         fits=lambda net: size.check(args, f"--net {args.net}", size.profile(net)),
     )
+
+
+def _planning(args: argparse.Namespace) -> "dict[str, Param]":
+    """Return what is asked of a new plan: flag -> value, the values of a list joined."""
+    found = {f"--{flag}": value for flag in PLANNING if (value := getattr(args, flag))}
+    if args.bucket:
+        found["--bucket"] = f"{args.bucket:.15g}B"
+    return {flag: " ".join(v) if isinstance(v, list) else v for flag, v in found.items()}
 
 
 def _check_size(args: argparse.Namespace, plan: "Plan", steps: int) -> None:
