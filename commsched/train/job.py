@@ -128,7 +128,7 @@ def _train(
         agree.check_plan(plan, comm)
         options = _options(wanted, len(data.train))
         settings = settings_of(wanted, plan, options.steps)
-        _check_end(plan, options.steps)
+        check_end(plan, options.steps)
         if (check := wanted.check) is not None:  # before anything is made; steps count below
             agree.on_all_ranks(lambda: check(plan, 0), comm)
         worker, module = TRAINED[plan.strategy], place.device.module
@@ -227,7 +227,7 @@ def _plan(
     return agreed_plan(path, wanted.strategy, make, comm)
 
 
-def _check_end(plan: Plan, steps: int) -> None:
+def check_end(plan: Plan, steps: int) -> None:
     """Refuse a number of steps that ends a DASO training in the middle of an epoch."""
     batches = int(STRATEGIES[plan.strategy].settings(plan).get("batches", 1))
     if steps % batches:
