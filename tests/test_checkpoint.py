@@ -119,6 +119,15 @@ def test_a_checkpoint_of_another_plan_is_refused(copy, tmp_path):
     assert f"belongs to plan {made.hash[:8]}" in done.output
 
 
+def test_a_training_that_would_end_before_its_checkpoint_is_refused(copy):
+    words = (*SHORT, "--checkpoint", str(copy), "--resume")
+    done = started(RANKS, *words, "--steps", "3")
+    assert done.status == 2, done.output
+    said = "commsched: --steps must be at least 4, the step of the checkpoint, got 3\n"
+    assert done.output == said
+    assert train(RANKS, *words, "--steps", "4")["steps"] == 4
+
+
 def test_a_checkpoint_of_other_ranks_is_refused(copy):
     assert "for 2 ranks, but 1 were started" in refused(1, copy, "--resume")
 

@@ -145,6 +145,9 @@ def _train(
             else:
                 store.begin()
         first = 0 if kept is None else kept[0].step
+        if options.steps < first:
+            said = f"--steps must be at least {first}, the step of the checkpoint"
+            raise Agreed(f"{said}, got {options.steps}")
         if check is not None:
             agree.on_all_ranks(lambda: check(plan, options.steps - first), comm)
         log = agree.on_all_ranks(lambda: _log(wanted, net, plan, made, first, comm.rank), comm)
