@@ -119,6 +119,13 @@ def test_a_checkpoint_of_another_plan_is_refused(copy, tmp_path):
     assert f"belongs to plan {made.hash[:8]}" in done.output
 
 
+def test_a_training_of_any_strategy_goes_on_without_its_plan(tmp_path):
+    words = ("--net", "mlp:8:2", "--batch", "24", "--checkpoint", str(tmp_path))
+    train(RANKS, *words, "--strategy", "zero1", "--steps", "1")
+    more = train(RANKS, *words, "--resume", "--steps", "2")
+    assert (more["strategy"], more["steps"]) == ("zero1", 2)
+
+
 def test_a_training_that_would_end_before_its_checkpoint_is_refused(copy):
     words = (*SHORT, "--checkpoint", str(copy), "--resume")
     done = started(RANKS, *words, "--steps", "3")

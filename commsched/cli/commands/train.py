@@ -130,7 +130,7 @@ def train(args: argparse.Namespace) -> int | None:
         command = (*elastic.COMMSCHED, *args.line)
         return elastic.run(args.elastic, args.checkpoint, command, args, ("--resume",))
     begin(args, own=("device",))
-    args.strategy = args.strategy or _strategy_of(args.plan)
+    args.strategy = args.strategy or _strategy_of(args)
     if args.sweep is not None:
         _sweep(args)
         return None
@@ -147,10 +147,15 @@ def train(args: argparse.Namespace) -> int | None:
     return None
 
 
-def _strategy_of(plan: Path | None) -> str:
-    """Return the strategy of a plan's file, `sync` without one."""
+def _strategy_of(args: argparse.Namespace) -> str:
+    """Return the strategy of the plan's file, or the checkpoint's; `sync` if there is none."""
     from commsched.program.read_plan import read_plan
+    from commsched.run.job.store import PLAN
 
+    plan: Path | None = args.plan
+    if plan is None and args.resume and args.checkpoint is not None:
+        kept: Path = args.checkpoint / PLAN
+        plan = kept if kept.is_file() else None
     return "sync" if plan is None else read_plan(plan).strategy
 
 
