@@ -326,6 +326,18 @@ def test_one_process_trains_daso_to_the_end_of_an_epoch_only(tmp_path, capsys):
     assert "--steps must be a multiple of 22, the plan's batches" in capsys.readouterr().err
 
 
+def test_means_are_those_of_the_folds_and_seeds_that_are_asked_for(tmp_path, capsys):
+    plan, path = tmp_path / "plan.json", tmp_path / "trials.json"
+    plan_file.write(plan, plan_of(KNOWN["dense"], NET, 2, 2))
+    words = f"--net {NET.name} --plan {plan} --sweep {path} --steps 3 --folds 1 --together --json"
+    said = []
+    for seeds in ("1", "2", "1"):
+        assert main(["train", *words.split(), "--force-size", "--seeds", seeds]) == 0
+        said.append(capsys.readouterr().out)
+    assert '"trainings": 2' in said[1]
+    assert said[2] == said[0] != said[1]
+
+
 def test_a_case_that_learns_at_no_rate_ends():
     none = {
         rate: Tried(rate=rate, loss=None, accuracy=0.1, trainings=1) for rate in (0.1, 0.2, 0.4)

@@ -173,14 +173,15 @@ def _sweep(args: argparse.Namespace) -> None:
     found = sweep(_wanted(args), chosen)
     if found is None:
         return
-    ends = [trial.end for trial in found.trials]
+    asked = [t for t in found.trials if t.fold in chosen.folds and t.seed in chosen.seeds]
+    ends = [trial.end for trial in asked]
     losses = [end.loss for end in ends if end.loss is not None]
     result: dict[str, Any] = {
         "trainings": len(ends),
         "without_a_loss": len(ends) - len(losses),
         "held_out_loss": mean(losses)._asdict() if losses else None,
         "held_out_accuracy": mean([end.accuracy for end in ends])._asdict(),
-        "sent_mean_bytes": mean([t.sent_bytes for t in found.trials]).value,
+        "sent_mean_bytes": mean([t.sent_bytes for t in asked]).value,
     }
     print(json.dumps(result, indent=1) if args.json else "\n".join(_means(result)))
 
@@ -293,6 +294,9 @@ def _check_sweep(args: argparse.Namespace) -> None:
     for flag in ("checkpoint", "log", "figure", "output"):
         if getattr(args, flag) is not None:
             raise CommschedError(f"--{flag} is for one training, --sweep for many; leave one out")
+    for flag in ("seed", "fold"):
+        if getattr(args, flag):
+            raise CommschedError(f"--{flag} is for one training; --sweep counts {flag}s from 0 on")
     if args.epochs is not None:
         raise CommschedError("--epochs is for one training; give --steps with --sweep")
     if args.together and args.device != "cpu":
