@@ -82,8 +82,16 @@ def _encoded(line: Line) -> bytes:
 
 def is_log(path: Path) -> bool:
     """Tell whether a file is the log of a training, by its name and its first line."""
-    if path.suffix.lower() != ".jsonl" or not path.is_file():
-        return False
+    return path.suffix.lower() == ".jsonl" and path.is_file() and _begins_log(path)
+
+
+def check_no_other(path: Path) -> None:
+    """Refuse to replace a file, not an empty one, that is no log of a training."""
+    if path.is_file() and path.stat().st_size and not _begins_log(path):
+        raise CommschedError(f"{path}: is no log, and --log would replace it; give another file")
+
+
+def _begins_log(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             return b'"type":"training"' in file.readline(files.MAX_BYTES)

@@ -86,10 +86,28 @@ def test_a_folder_without_one_is_refused(tmp_path):
         (("--net", "words:8:301"), "the plan is for net 'words:8:300', not for 'words:8:301'"),
         (("--method", "tree+dense"), "reused, now it is tree+dense"),
         (("--precision", "fp16"), "was made with --precision fp32, now it is fp16"),
+        (("--bucket", "1MB"), "was planned without --bucket, now it is 1000000B; leave it out"),
+        (("--machine", "summit"), "was planned without --machine, now it is summit; leave it out"),
     ],
 )
 def test_a_checkpoint_of_another_training_is_refused(copy, more, message):
     assert message in refused(RANKS, copy, "--resume", *more)
+
+
+def test_options_of_the_plan_may_be_left_out_to_go_on_but_not_changed(tmp_path):
+    words = (*SHORT, "--checkpoint", str(tmp_path))
+    asked = ("--param", "overlap=backward")
+    train(RANKS, *words, *asked, "--steps", "1")
+    train(RANKS, *words, "--resume", "--steps", "2")
+    changed = ("--param", "overlap=both")
+    said = "was planned with --param overlap=backward, now it is overlap=both; leave it out"
+    assert said in refused(RANKS, tmp_path, "--resume", *changed)
+    assert train(RANKS, *words, *asked, "--resume", "--steps", "3")["steps"] == 3
+    for path in (tmp_path / "manifest.json", tmp_path / "step3" / "manifest.json"):
+        manifest = json.loads(path.read_text())
+        assert manifest.pop("planning") == {"--method": SHORT[-1], "--param": "overlap=backward"}
+        path.write_text(json.dumps(manifest))  # as 0.1 wrote it
+    train(RANKS, *words, *changed, "--resume", "--steps", "4")
 
 
 def test_a_checkpoint_of_another_plan_is_refused(copy, tmp_path):
@@ -101,6 +119,22 @@ def test_a_checkpoint_of_another_plan_is_refused(copy, tmp_path):
     done = started(RANKS, *words)
     assert done.status == 2, done.output
     assert f"belongs to plan {made.hash[:8]}" in done.output
+
+
+def test_a_training_of_any_strategy_goes_on_without_its_plan(tmp_path):
+    words = ("--net", "mlp:8:2", "--batch", "24", "--checkpoint", str(tmp_path))
+    train(RANKS, *words, "--strategy", "zero1", "--steps", "1")
+    more = train(RANKS, *words, "--resume", "--steps", "2")
+    assert (more["strategy"], more["steps"]) == ("zero1", 2)
+
+
+def test_a_training_that_would_end_before_its_checkpoint_is_refused(copy):
+    words = (*SHORT, "--checkpoint", str(copy), "--resume")
+    done = started(RANKS, *words, "--steps", "3")
+    assert done.status == 2, done.output
+    said = "commsched: --steps must be at least 4, the step of the checkpoint, got 3\n"
+    assert done.output == said
+    assert train(RANKS, *words, "--steps", "4")["steps"] == 4
 
 
 def test_a_checkpoint_of_other_ranks_is_refused(copy):

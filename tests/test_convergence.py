@@ -309,13 +309,33 @@ def test_a_training_that_diverges_ends_no_other(name, tmp_path):
     plan, path = tmp_path / "plan.json", tmp_path / "trials.json"
     plan_file.write(plan, plan_of(KNOWN[name], NET, 2, 2))
     words = f"--net {NET.name} --strategy {KNOWN[name].strategy} --plan {plan} --sweep {path}"
-    words += " --steps 12 --evaluate 4 --rate 1e30 --folds 1 --seeds 2 --together --force-size"
+    words += " --steps 22 --evaluate 8 --rate 1e30 --folds 1 --seeds 2 --together --force-size"
     assert main(["train", *words.split()]) == 0
     found = read(path).trials
     assert len(found) == 2
     for trial in found:
-        assert [point.steps for point in trial.held_out] == [4, 8, 12]
+        assert [point.steps for point in trial.held_out] == [8, 16, 22]
         assert trial.end.loss is None
+
+
+def test_one_process_trains_daso_to_the_end_of_an_epoch_only(tmp_path, capsys):
+    plan, path = tmp_path / "plan.json", tmp_path / "trials.json"
+    plan_file.write(plan, plan_of(KNOWN["daso"], NET, 2, 2))
+    words = f"--net {NET.name} --plan {plan} --sweep {path} --steps 12 --together"
+    assert main(["train", *words.split()]) == 2
+    assert "--steps must be a multiple of 22, the plan's batches" in capsys.readouterr().err
+
+
+def test_means_are_those_of_the_folds_and_seeds_that_are_asked_for(tmp_path, capsys):
+    plan, path = tmp_path / "plan.json", tmp_path / "trials.json"
+    plan_file.write(plan, plan_of(KNOWN["dense"], NET, 2, 2))
+    words = f"--net {NET.name} --plan {plan} --sweep {path} --steps 3 --folds 1 --together --json"
+    said = []
+    for seeds in ("1", "2", "1"):
+        assert main(["train", *words.split(), "--force-size", "--seeds", seeds]) == 0
+        said.append(capsys.readouterr().out)
+    assert '"trainings": 2' in said[1]
+    assert said[2] == said[0] != said[1]
 
 
 def test_a_case_that_learns_at_no_rate_ends():

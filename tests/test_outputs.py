@@ -68,3 +68,21 @@ def test_no_result_replaces_what_it_is_made_of(plan, tmp_path, capsys):
         assert capsys.readouterr().err == said
     assert main([*PLAN.replace("localhost", str(plan)).split(), str(plan)]) == 2
     assert plan.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--plan {plan} --log {plan}", "{plan}: is read by this command; give --log another file"),
+        ("--log {new} --figure {new}", "{new}: is written by --log; give --figure another file"),
+        ("-o {new} --log {link}", "{link}: is written by -o; give --log another file"),
+    ],
+)
+def test_no_log_or_figure_replaces_an_input_or_another_result(words, said, plan, tmp_path, capsys):
+    files = {"plan": plan, "new": tmp_path / "new.svg", "link": tmp_path / "link.svg"}
+    files["link"].symlink_to(files["new"])
+    before = plan.read_bytes()
+    capsys.readouterr()
+    assert main(["train", "--net", "mlp:8:2", *words.format(**files).split()]) == 2
+    assert capsys.readouterr().err == f"commsched: {said.format(**files)}\n"
+    assert plan.read_bytes() == before

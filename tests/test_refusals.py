@@ -85,9 +85,13 @@ COMMANDS = {
     ),
     "testbed": (("run", "give mpiexec's words after --"),),
     "train --net mlp": (
+        ("--bucket 1MB", "--bucket needs --method"),
+        ("--plan p --bucket 1MB", "--bucket is for planning; --plan gives a plan"),
         ("--sweep x.json", "--sweep needs --plan"),
         ("--together", "--together needs --sweep"),
         ("--sweep x --plan p --log l", "--log is for one training"),
+        ("--sweep x --plan p --seed 3", "--seed is for one training; --sweep counts seeds"),
+        ("--sweep x --plan p --fold 1", "--fold is for one training; --sweep counts folds"),
         ("--sweep x --plan p --folds 6", "--folds must be from 1 to 5"),
         ("--sweep x --plan p --epochs 2", "give --steps with --sweep"),
     ),

@@ -25,7 +25,7 @@ from commsched.program.registry import STRATEGIES
 from commsched.quantities import GIGABYTES
 from commsched.units import nbytes
 from tests.support import sampling
-from tests.support.small_plans import graph, machine, plan
+from tests.support.small_plans import graph, machine, plan, shared
 
 NUMEL = 2**12
 GROUP = machine(2, 2).everyone
@@ -117,6 +117,37 @@ def test_every_limit_is_met_or_refused_with_one_that_can_be_met(lossy):
         make_plan(wanting(lossy=lossy, memory=least / 2))
     near = GIGABYTES.read(str(refusal.value).rpartition(" ")[2], "memory")
     assert MEMORY(make_plan(wanting(lossy=lossy, memory=near))).total <= near * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "params"),
+    [
+        ("shadow", {}),
+        ("gpipe", {"stages": 1}),
+        ("gpipe", {}),
+        ("1f1b", {}),
+        ("tensor", {"tensor": 2}),
+        ("3d", {}),
+    ],
+)
+def test_the_limit_that_a_strategy_advises_holds(strategy, params):
+    request = wanting(strategy=strategy, params=params)
+    request = replace(request, net=shared(request.net))
+    with pytest.raises(CommschedError, match="; nearest: a limit of ") as refusal:
+        make_plan(replace(request, memory=1e3))
+    near = GIGABYTES.read(str(refusal.value).rpartition(" ")[2], "memory")
+    assert needed(make_plan(replace(request, memory=near))) <= near * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("strategy", ["shadow", "gpipe"])
+def test_methods_of_small_packets_are_taken_only_where_a_strategy_needs_them(strategy):
+    params = {"stages": 1} if strategy == "gpipe" else {}
+    request = wanting(strategy=strategy, params=params)
+    free = make_plan(request)
+    most = STRATEGIES[strategy].memory(free)
+    assert most.packets
+    assert make_plan(replace(request, memory=most.total)).hash == free.hash
+    assert needed(make_plan(replace(request, memory=most.total - 8))) <= most.total - 8
 
 
 def test_a_limit_that_holds_changes_nothing():

@@ -139,6 +139,10 @@ def test_an_early_bird_is_drawn_when_its_masks_stay_the_same():
     values = warm_up(net, train, kept, 32, 0.002, 0, 300)
     early_bird.warmed.cache_clear()
     assert_same(warm_up(net, train, kept, 32, 0.002, 0, 300), values)
+    beats: list[None] = []
+    early_bird.warmed.cache_clear()
+    warm_up(net, train, kept, 32, 0.002, 0, ROUND, lambda: beats.append(None))
+    assert len(beats) == ROUND
     halves = {"a": np.array([0, 1, 5, 6]), "b": np.array([3])}
     assert distance(halves, {"a": np.array([0, 2, 5, 7]), "b": np.array([3])}) == 0.4
 

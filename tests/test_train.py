@@ -211,6 +211,14 @@ def test_a_plan_for_another_net_is_refused(tmp_path):
     assert "the plan is for net 'mlp:16:1', not for 'mlp:16:2': layers" in done.output
 
 
+def test_a_file_that_is_no_log_is_not_replaced(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("mine")
+    done = started(2, "--net", "mlp:8:2", "--steps", "1", "--log", str(path))
+    assert f"{path}: is no log, and --log would replace it" in done.output
+    assert (done.status, path.read_text()) == (2, "mine")
+
+
 def test_a_gradient_that_is_not_finite_ends_the_training_on_all_ranks():
     done = started(2, "--net", "mlp", *DENSE, "--optimizer", "sgd", "--rate", "1e30")
     assert done.status != 0

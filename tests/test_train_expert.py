@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from commsched.planner.fixed_method import given
 from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.train.assignment import Settings
@@ -107,6 +108,19 @@ def test_a_profile_measures_the_load():
     missing = 256 * (1 - sum(experts.load))
     assert experts.dropped == pytest.approx(missing, abs=1)
     assert missing > 0
+
+
+def test_a_fixed_method_sums_gradients_beside_the_routes_of_tokens():
+    request = Request(
+        net=profiled(2), machine=machine(1, 4), strategy="expert", params={"expert": 4}
+    )
+    made, found = make_plan(request), given(request, "all-gather+topk:0.05")
+    assert found.params == made.params
+    assert [x.name for x in found.launches] == [x.name for x in made.launches]
+    for before, now in zip(made.launches, found.launches, strict=True):
+        summed = now.payload == "gradient" and found.group(now).size > 1
+        assert now.method == ("all-gather+topk:0.05" if summed else before.method)
+    assert {x.purpose for x in found.launches} == {"dispatch", "combine", ""}
 
 
 def test_experts_that_do_not_divide_are_refused():

@@ -1,11 +1,14 @@
 """The error budget under `train`: what leaves it is summed dense from then on, on all ranks."""
 
 from dataclasses import replace
+from pathlib import Path
 
 from commsched import training_log as training
+from commsched.cli.main import main
 from commsched.machine import file as machine_file
 from commsched.machine.model import resized
 from commsched.plan import file as plan_file
+from commsched.plan.model import Plan
 from commsched.planner.fixed_method import given
 from commsched.planner.request import Request
 from commsched.timeline import file as timeline_file
@@ -17,17 +20,32 @@ RANKS, STEPS, BUDGET = 2, 8, 0.05
 NET = ("--net", "mlp:32:1", "--batch", "16", "--steps", str(STEPS))
 
 
-def test_tensors_that_leave_their_budget_are_summed_dense_and_said(tmp_path):
-    """A twentieth of a gradient's elements never has 95 % of its norm, on any net."""
-    path, log, measured = (tmp_path / name for name in ("plan.json", "log.jsonl", "measured.json"))
+def budgeted(path: Path) -> Plan:
+    """A plan of which every tensor leaves its budget.
+
+    A twentieth of a gradient's elements never has 95 % of its norm, on any net.
+    """
     on = resized(machine_file.load("localhost"), 1, RANKS)
     request = Request(net=profile_net(NETS["mlp:32:1"], 8), machine=on)
-    made = given(request, "all-gather+topk:0.05")
-    plan_file.write(path, replace(made, max_error=BUDGET))
+    made = replace(given(request, "all-gather+topk:0.05"), max_error=BUDGET)
+    plan_file.write(path, made)
+    return made
+
+
+def test_one_process_that_would_not_watch_a_budget_refuses_it(tmp_path, capsys):
+    budgeted(tmp_path / "plan.json")
+    words = ["train", *NET, "--plan", str(tmp_path / "plan.json"), "--together"]
+    assert main([*words, "--sweep", str(tmp_path / "trials.json")]) == 2
+    assert "--together does not watch the plan's error budget" in capsys.readouterr().err
+
+
+def test_tensors_that_leave_their_budget_are_summed_dense_and_said(tmp_path):
+    path, log, measured = (tmp_path / name for name in ("plan.json", "log.jsonl", "measured.json"))
+    made = budgeted(path)
     done = started(RANKS, *NET, "--plan", str(path), "--log", str(log), "-o", str(measured))
     assert done.status == 0, done.output
     falls = timeline_file.read(measured).header.fallbacks
-    assert {fall.tensor for fall in falls} == set(request.net.tensors)
+    assert {fall.tensor for fall in falls} == set(made.net.tensors)
     assert len({fall.since for fall in falls}) == 1
     assert all(f"tensor {fall.tensor!r} left its budget in step 0" in done.output for fall in falls)
     assert "all ranks hold the same parameters" in done.output

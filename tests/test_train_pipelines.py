@@ -7,10 +7,13 @@ import pytest
 
 from commsched.cli.main import main
 from commsched.plan import file as plan_file
+from commsched.planner.fixed_method import given
+from commsched.planner.request import Request
 from commsched.timeline import file as timeline_file
 from commsched.train.digest import digest_of, digests_of
 from tests.support import sampling
-from tests.support.learning_pipelines import BATCH, STEPS
+from tests.support.learning_pipelines import BATCH, STEPS, graph
+from tests.support.small_plans import machine
 from tests.test_samo_learns import masked_dense
 from tests.test_train import losses, train
 
@@ -110,6 +113,17 @@ def test_samo_on_real_ranks_is_masked_dense_adam_and_sends_f_phi_halves(tmp_path
         for p in (predicted, measured)
     ]
     assert rows[0] == rows[1]
+
+
+def test_an_evaluation_of_stages_may_take_longer_than_the_timeout(tmp_path):
+    net, path = "words:64:8000", tmp_path / "plan.json"  # ninety parts of some hundredths of a s
+    params = {"stages": 2, "microbatches": 2}
+    request = Request(
+        net=graph(net, 2, False), machine=machine(1, 2), strategy="1f1b", params=params
+    )
+    plan_file.write(path, given(request, "ring+dense"))
+    words = ("--net", net, "--plan", str(path), "--batch", "4", "--steps", "1")
+    assert train(2, *words, "--timeout", "0.5")["held_out_loss"]
 
 
 def test_without_a_number_of_stages_as_few_are_made_as_the_memory_needs(tmp_path):

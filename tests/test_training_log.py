@@ -9,7 +9,7 @@ import pytest
 from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.plot.training import _smooth, draw
-from commsched.training_log import HeldOutRow, LogHeader, LogRow, TrainingLog, read
+from commsched.training_log import HeldOutRow, LogHeader, LogRow, TrainingLog, check_no_other, read
 
 HEADER = LogHeader(net="mlp:4:1", strategy="sync", plan="0" * 64, ranks=2, made={"--seed": 0})
 
@@ -75,6 +75,18 @@ def test_what_is_no_log_is_refused(text, message, tmp_path):
         read(path)
     assert str(error.value).startswith(str(path))
     assert message in str(error.value)
+
+
+def test_a_log_replaces_logs_and_empty_files_only(path, tmp_path):
+    other = tmp_path / "other.txt"
+    check_no_other(other)
+    other.touch()
+    check_no_other(other)
+    other.write_bytes(path.read_bytes())
+    check_no_other(other)
+    other.write_text("{}\n")
+    with pytest.raises(CommschedError, match="is no log, and --log would replace it"):
+        check_no_other(other)
 
 
 def test_several_trainings_are_laid_over_each_other(path, tmp_path, capsys):

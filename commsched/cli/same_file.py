@@ -1,4 +1,4 @@
-"""No command writes its result over a file that it reads."""
+"""No command writes a result over a file that it reads, or over another result."""
 
 import argparse
 import os
@@ -7,20 +7,34 @@ from pathlib import Path
 
 from commsched.errors import CommschedError
 
-NO_INPUT = ("line", "output")  # the words as they were typed, and where the result goes
+OUTPUTS = {"output": "-o", "log": "--log", "figure": "--figure"}  # where results go
+NO_INPUT = ("line", *OUTPUTS)  # the words as they were typed, and results
 
 
 def check_output(parsed: argparse.Namespace, in_place: Collection[str] = ()) -> None:
-    """Refuse an output that is a file among the inputs, under whatever name.
+    """Refuse an output that is a file among the inputs, or another output, under whatever name.
 
     in_place: names of options whose file the command may change.
     """
-    output = getattr(parsed, "output", None)
-    if not isinstance(output, str | Path) or not os.path.isfile(output):
-        return
-    for path in _paths(parsed, {*NO_INPUT, *in_place}):
-        if os.path.isfile(path) and os.path.samefile(path, output):
-            raise CommschedError(f"{output}: is read by this command; give -o another file")
+    before: dict[str, str | Path] = {}
+    for name, flag in OUTPUTS.items():
+        path = getattr(parsed, name, None)
+        if not isinstance(path, str | Path) or (os.path.exists(path) and not os.path.isfile(path)):
+            continue
+        for other in _paths(parsed, {*NO_INPUT, *in_place}):
+            if os.path.isfile(path) and _same(path, other):
+                raise CommschedError(f"{path}: is read by this command; give {flag} another file")
+        for first, other in before.items():
+            if _same(path, other):
+                raise CommschedError(f"{path}: is written by {first}; give {flag} another file")
+        before[flag] = path
+
+
+def _same(one: str | Path, other: str | Path) -> bool:
+    """Tell whether two paths are of the same file, which may not exist yet."""
+    if os.path.isfile(one) and os.path.isfile(other):
+        return os.path.samefile(one, other)
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _paths(parsed: argparse.Namespace, but: Collection[str]) -> Iterator[str | Path]:

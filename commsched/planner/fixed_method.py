@@ -9,18 +9,17 @@ from commsched.planner import validate_request as wishes
 from commsched.planner.baselines.ddp import BUCKET
 from commsched.planner.launches import buckets, launches
 from commsched.planner.make_plan import make_plan
+from commsched.planner.registry import FRAMES
 from commsched.planner.request import Request
 from commsched.planner.search.timing import iteration
-from commsched.program.registry import STRATEGIES
-from commsched.program.stages import PipelineStrategy
 
 
 def given(request: Request, method: str) -> Plan:
     """Exchange every bucket by `method`, except tensors with a forced method."""
     wishes.check(request)
     everyone = request.machine.everyone
-    if isinstance(STRATEGIES[request.strategy], PipelineStrategy):
-        return _staged(request, method)
+    if request.strategy in FRAMES:
+        return _framed(request, method)
 
     def choose(launch: Launch) -> Launch:
         return replace(launch, method=launch.method or find_method(method).name)
@@ -32,8 +31,8 @@ def given(request: Request, method: str) -> Plan:
     return replace(made, planner=f"given: {method}")
 
 
-def _staged(request: Request, method: str) -> Plan:
-    """Plan stages, and exchange the buckets of each stage by `method`."""
+def _framed(request: Request, method: str) -> Plan:
+    """Plan as the strategy does, and exchange the buckets of gradients by `method`."""
     made = make_plan(request)
     name, chosen = find_method(method).name, []
     for launch in made.launches:
@@ -43,7 +42,9 @@ def _staged(request: Request, method: str) -> Plan:
                 f" {launch.name!r}"
             )
         forced = launch.payload == "activation" or launch.pieces[0].tensor in request.force
-        chosen.append(launch if forced else replace(launch, method=name, reason=None))
-        find_method(chosen[-1].method).phases(made.spec(launch), made.group(launch))
+        changed = launch if forced else replace(launch, method=name, reason=None)
+        group = made.group(launch)
+        find_method(changed.method).phases(made.spec(launch), group)
+        chosen.append(launch if group.size == 1 else changed)  # of one rank nothing travels
     plan = replace(made, launches=tuple(chosen), planner=f"given: {method}")
     return replace(plan, iteration=iteration(plan))

@@ -7,7 +7,7 @@ from commsched.exchange.registry import find_method
 from commsched.plan.model import Plan
 from commsched.planner import validate_request
 from commsched.planner.limits import error_budget
-from commsched.planner.limits.memory import fits, fitting, refusal
+from commsched.planner.limits.memory import fits, fitting, framed, refusal
 from commsched.planner.registry import DEFAULT, FRAMES, PLANNERS
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
@@ -22,7 +22,8 @@ def make_plan(request: Request, planner: str = DEFAULT) -> Plan:
                 f"--max-error is for strategy 'sync'; strategy {request.strategy!r} plans without"
                 " it"
             )
-        plan = FRAMES[request.strategy](request, PLANNERS[planner])
+        frame = FRAMES[request.strategy]
+        plan = framed(request, lambda wanted: frame(wanted, PLANNERS[planner]))
     elif request.memory is not None and planner == DEFAULT:
         plan = fitting(request, PLANNERS[planner])
     else:

@@ -53,9 +53,10 @@ def _flops_of_convolution_backward(gradient: Any, inputs: Any, weight: Any, *opt
 
     torch.utils.flop_counter counts that of a weight in groups as many times as there are groups.
     """
-    transposed, asked = options[4], options[-1]
+    transposed, asked = options[4], sum(options[-1][:2])
     forward: float = conv_flop_count(inputs.shape, weight.shape, gradient.shape, transposed)
-    return forward * sum(asked[:2])
+    found: float = forward * asked
+    return found
 
 
 def model_work(

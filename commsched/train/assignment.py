@@ -1,5 +1,6 @@
 """The assignment of one rank in a training: its net, data, plan and settings."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -38,3 +39,4 @@ class Assignment(NamedTuple):
     settings: Settings
     rank: int
     module: Any = np  # whose arrays compute
+    beat: Callable[[], None] = lambda: None  # notes progress while the worker is made

@@ -1,7 +1,7 @@
 """Early-bird tickets: a dense warm-up until the set of the largest parameters is stable."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -28,16 +28,17 @@ def warm_up(
     rate: float,
     seed: int,
     most: int,
+    beat: Callable[[], None] = lambda: None,
 ) -> dict[str, Array]:
     """Return the parameters, float32, after a dense warm-up with Adam on the first batches.
 
     Every ROUND steps each tensor's `kept` largest magnitudes are its mask. The warm-up ends
     once each of the QUEUE masks before differs from the last mask in at most NEAR of its elements,
-    or after `most` steps.
+    or after `most` steps. `beat` is called after each.
     Source: You et al., "Drawing early-bird tickets", ICLR 2020, which compares whole channels after
     every epoch and divides by all channels, kept or not.
     """
-    found = warmed(net, train, tuple(kept.items()), batch, rate, seed, most)
+    found = warmed(net, train, tuple(kept.items()), batch, rate, seed, most, beat)
     return {name: values.copy() for name, values in found.items()}
 
 
@@ -50,6 +51,7 @@ def warmed(
     rate: float,
     seed: int,
     most: int,
+    beat: Callable[[], None],
 ) -> dict[str, Array]:
     """Return what `warm_up` does, the same arrays in every call."""
     values, adam = net.start(seed), find_optimizer("adam")
@@ -61,6 +63,7 @@ def warmed(
         for part in found:
             for name, gradient in part.items():
                 adam.update(values[name], gradient, state[name], step, rate)
+        beat()
         if step % ROUND == ROUND - 1:
             masks = {n: largest(values[n].reshape(-1), count) for n, count in kept}
             if len(before) == QUEUE and all(distance(old, masks) <= NEAR for old in before):

@@ -48,7 +48,7 @@ from commsched.train.workers.samo import SamoWorker
 from commsched.train.workers.shadow import ShadowWorker
 from commsched.train.workers.sharded import ShardedWorker
 from commsched.train.workers.trainee import Trainee
-from commsched.training_log import LogHeader, LogRow, TrainingLog
+from commsched.training_log import LogHeader, LogRow, TrainingLog, check_no_other
 
 # Strategy -> the worker that performs its programs, with arrays of a module.
 TRAINED: dict[str, Callable[[Assignment], Trainee]] = {
@@ -79,6 +79,7 @@ class TrainRequest:
     plan: Path | None
     method: str | None  # of a new plan
     params: Mapping[str, Param]  # of the new plan's strategy
+    planning: Mapping[str, Param]  # flag -> what is asked of the new plan
     optimizer: str | None
     rate: float | None
     schedule: Schedule = CONSTANT
@@ -123,27 +124,30 @@ def _train(
         parts = 1 if isinstance(STRATEGIES[wanted.strategy], PipelineStrategy) else comm.size
         agree.on_all_ranks(lambda: check_batch(wanted.batch, len(data.train), parts), comm)
         dog.stage("planning")
-        plan = _plan(wanted, net, len(data.train), comm, place)
+        plan = _plan(wanted, net, len(data.train), comm, place, dog.beat)
         agree.check_plan(plan, comm)
         options = _options(wanted, len(data.train))
         settings = settings_of(wanted, plan, options.steps)
-        _check_end(plan, options.steps)
+        check_end(plan, options.steps)
         if (check := wanted.check) is not None:  # before anything is made; steps count below
             agree.on_all_ranks(lambda: check(plan, 0), comm)
         worker, module = TRAINED[plan.strategy], place.device.module
-        assigned = Assignment(net, data, plan, settings, comm.rank, module)
+        assigned = Assignment(net, data, plan, settings, comm.rank, module, dog.beat)
         learner = agree.on_all_ranks(lambda: worker(assigned), comm)
         common_digest(learner.whole(MpiNeighbours(comm)), comm, "at the start")
         made = _checkpoint_flags(net, settings, wanted)
         made |= {"--validate": True} if wanted.validate else {}
         store, kept = None, None
         if wanted.checkpoint is not None:
-            store = Store(wanted.checkpoint, comm, "npz", made, plan)
+            store = Store(wanted.checkpoint, comm, "npz", made, plan, wanted.planning)
             if wanted.resume:
                 kept = _last(store, wanted.checkpoint)
             else:
                 store.begin()
         first = 0 if kept is None else kept[0].step
+        if options.steps < first:
+            said = f"--steps must be at least {first}, the step of the checkpoint"
+            raise Agreed(f"{said}, got {options.steps}")
         if check is not None:
             agree.on_all_ranks(lambda: check(plan, options.steps - first), comm)
         log = agree.on_all_ranks(lambda: _log(wanted, net, plan, made, first, comm.rank), comm)
@@ -190,6 +194,8 @@ def checked(wanted: TrainRequest) -> TrainableNet:
     for path in (options.timeline, wanted.log, wanted.figure):
         if path is not None:
             check_writable(path)
+    if wanted.log is not None:
+        check_no_other(wanted.log)
     if wanted.checkpoint is not None and not wanted.resume:
         make_folder(wanted.checkpoint)
     net = NETS[wanted.net]
@@ -203,6 +209,7 @@ def _plan(
     samples: int,
     comm: MPI.Intracomm,
     place: Placement,
+    beat: Callable[[], None],
 ) -> Plan:
     """Return the plan of the file or of the checkpoint, or else make one for this net here."""
     path = wanted.plan
@@ -212,7 +219,7 @@ def _plan(
     def graph(batch: int) -> Net:
         optimizer = wanted.optimizer or DEFAULT
         own = settings_of_rank(batch, optimizer, wanted.seed, wanted.fold, _half(wanted))
-        return net_under_load(net, own, comm, place, wanted.options.timeout)
+        return net_under_load(net, own, comm, place, wanted.options.timeout, beat=beat)
 
     def make() -> Plan:
         if wanted.made is not None:
@@ -223,7 +230,7 @@ def _plan(
     return agreed_plan(path, wanted.strategy, make, comm)
 
 
-def _check_end(plan: Plan, steps: int) -> None:
+def check_end(plan: Plan, steps: int) -> None:
     """Refuse a number of steps that ends a DASO training in the middle of an epoch."""
     batches = int(STRATEGIES[plan.strategy].settings(plan).get("batches", 1))
     if steps % batches:

@@ -1,6 +1,7 @@
 """A net measured under the load of a run: every rank of the job trains it alone, all at once."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,17 +49,20 @@ def net_under_load(
     timeout: float = 60.0,
     threads: int = 1,
     seconds: float = SECONDS,
+    beat: Callable[[], None] = lambda: None,
 ) -> Net:
     """Return the net on all ranks, with the seconds of layers, optimiser and what is between steps.
 
     Settings are those of a rank on its own: `batch` is what one rank computes at once. Each rank
     trains by a plan of one rank, as `commsched train` does, while all others do the same. If a node
-    has several, the first rank of each node also trains while the others sleep.
+    has several, the first rank of each node also trains while the others sleep. `beat` is called
+    after each step, and more often, for a watchdog.
     """
     module = place.device.module
 
     def settle() -> None:
         place.device.mark().wait()
+        beat()
 
     half, fold = settings.half, settings.fold
     graph = profile_net(net, settings.batch, settings.seed, fold, half, module, settle)
@@ -66,7 +70,7 @@ def net_under_load(
     local = ranks_of_this_node(comm)
     most, cores = int(agree.largest(local.size, comm)), cores_of_host(comm)
     middle, lonely = mean_or_median(most * threads, cores), []
-    training = _LonelyTraining(net, plan, settings, place, timeout, seconds)
+    training = _LonelyTraining(net, plan, settings, place, timeout, seconds, beat)
     firsts = comm.Split(local.rank == 0, comm.rank)
     assert isinstance(firsts, MPI.Intracomm)
     if most > 1:
@@ -118,6 +122,7 @@ class _LonelyTraining:
     place: Placement
     timeout: float
     enough: float  # s of counted steps, at least
+    beat: Callable[[], None]  # after each step
 
     def measure(self, comm: MPI.Intracomm, middle: Middle) -> tuple[Floats, int]:
         """Train for long enough; return what `_seconds` says and the counted steps."""
@@ -137,7 +142,8 @@ class _LonelyTraining:
         module = self.place.device.module
         learner = Learner(Assignment(self.net, data, self.plan, self.settings, 0, module))
 
-        def begin_together(row: LogRow) -> None:
+        def after(row: LogRow) -> None:
+            self.beat()
             if row.step == 0:
                 sleeping_barrier(comm)
 
@@ -145,7 +151,7 @@ class _LonelyTraining:
             steps=WARM + steps + math.ceil(LAST * steps),
             evaluate=0,
             timeout=self.timeout,
-            progress=begin_together,
+            progress=after,
             taker=spans.append,
         )
         Training(learner, self.plan, MPI.COMM_SELF, None, None, options, self.place).run()

@@ -47,7 +47,7 @@ def profile_job(wanted: ProfileRequest) -> Net | None:
         own = settings_of_rank(wanted.batch, wanted.optimizer, half=wanted.half)
         with nullcontext() if comm.rank else working(f"measuring {wanted.net}"):
             found = net_under_load(
-                net, own, comm, place, wanted.timeout, wanted.threads, wanted.seconds
+                net, own, comm, place, wanted.timeout, wanted.threads, wanted.seconds, dog.beat
             )
     return None if comm.rank else found
 

@@ -23,6 +23,7 @@ from commsched.train.job import (
     PRECISIONS,
     TRAINED,
     TrainRequest,
+    check_end,
     checked,
     data_of,
     schedule_flags,
@@ -72,6 +73,12 @@ def _check(wanted: TrainRequest, chosen: Sweep, plan: Plan) -> None:
     """Refuse what no training of the plan can be made with."""
     checked(wanted)
     check_strategy(plan, wanted.strategy)
+    check_end(plan, wanted.options.steps)
+    if chosen.together and plan.max_error:
+        raise CommschedError(
+            "--together does not watch the plan's error budget; use mpiexec, or plan without"
+            " --max-error"
+        )
     net, zero = plan.net, plan.strategy.startswith("zero") or plan.params.get("zero")
     if chosen.together and (zero or net.tensor > 1 or net.experts > 1):
         raise CommschedError(

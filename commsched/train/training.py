@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.timeline.model import Span, Timeline
 from commsched.timeline.names import decision_key
 from commsched.timeline.summary import fallback_sentence
-from commsched.train.forward_backward import added
+from commsched.train.forward_backward import Score, added
 from commsched.train.neighbours import MpiNeighbours
 from commsched.train.packing import packed
 from commsched.train.tally import Tally
@@ -238,9 +238,7 @@ class Training:
             self._log.write(line)
 
     def _evaluate(self, step: int) -> None:
-        if self._learner.mail is not None:
-            self._post_status(step, "evaluate", "waits for the other stages")
-        own = added(self._learner.evaluate(MpiNeighbours(self._comm)))
+        own = added(self._scores(step))
         self._post_status(step, "evaluate", "waits for the scores of all ranks")
         parts = [agree.gather_numbers(x, self._comm) for x in own]
         loss, correct, guesses = (sum(part) for part in parts)
@@ -249,6 +247,16 @@ class Training:
             self._learner.rates.observe(loss / guesses)
         self.held = HeldOutRow(step=step, loss=mean, accuracy=correct / guesses)
         self._write(self.held)
+
+    def _scores(self, step: int) -> Iterator[Score]:
+        """Score this rank's part of the held-out samples; the deadline is that of each part."""
+        scores = self._learner.evaluate(MpiNeighbours(self._comm))
+        while True:
+            if self._learner.mail is not None:
+                self._post_status(step, "evaluate", "waits for the other stages")
+            if (score := next(scores, None)) is None:
+                return
+            yield score
 
     def _save_checkpoint(self, done: int) -> None:
         """Write a checkpoint."""

@@ -37,7 +37,20 @@ EXAMPLE = """example:
   mpiexec -n 4 commsched train --net words --plan plan.json -o measured.json
 """
 
-
+BUCKET = 0.5e6  # B of a bucket, with --method
+# Options that decide a new plan.
+PLANNING = (
+    "machine",
+    "set",
+    "method",
+    "force",
+    "param",
+    "first",
+    "later",
+    "refresh",
+    "theta",
+    "bucket",
+)
 OPTIONS = (
     Option("--net", "NET", "mlp, cnn, words or gpt, with sizes: gpt:128:4:4", required=True),
     Option(
@@ -50,7 +63,9 @@ OPTIONS = (
     ListOption("--force", "TENSOR=METHOD", "without --plan: method of a tensor, in its own bucket"),
     *schedule.OPTIONS,
     ListOption("--param", "KEY=VALUE", "without --plan: parameter of the strategy, as stages=2"),
-    Option("--bucket", "SIZE", "with --method: bucket size, as float32", MEGABYTES, 0.5e6),
+    Option(
+        "--bucket", "SIZE", "with --method: bucket size, as float32; default: 0.5 MB", MEGABYTES
+    ),
 )
 LENGTH = (
     Option("--steps", "N", "number of steps", int, 200),
@@ -115,7 +130,7 @@ def train(args: argparse.Namespace) -> int | None:
         command = (*elastic.COMMSCHED, *args.line)
         return elastic.run(args.elastic, args.checkpoint, command, args, ("--resume",))
     begin(args, own=("device",))
-    args.strategy = args.strategy or _strategy_of(args.plan)
+    args.strategy = args.strategy or _strategy_of(args)
     if args.sweep is not None:
         _sweep(args)
         return None
@@ -132,10 +147,15 @@ def train(args: argparse.Namespace) -> int | None:
     return None
 
 
-def _strategy_of(plan: Path | None) -> str:
-    """Return the strategy of a plan's file, `sync` without one."""
+def _strategy_of(args: argparse.Namespace) -> str:
+    """Return the strategy of the plan's file, or the checkpoint's; `sync` if there is none."""
     from commsched.program.read_plan import read_plan
+    from commsched.run.job.store import PLAN
 
+    plan: Path | None = args.plan
+    if plan is None and args.resume and args.checkpoint is not None:
+        kept: Path = args.checkpoint / PLAN
+        plan = kept if kept.is_file() else None
     return "sync" if plan is None else read_plan(plan).strategy
 
 
@@ -153,14 +173,15 @@ def _sweep(args: argparse.Namespace) -> None:
     found = sweep(_wanted(args), chosen)
     if found is None:
         return
-    ends = [trial.end for trial in found.trials]
+    asked = [t for t in found.trials if t.fold in chosen.folds and t.seed in chosen.seeds]
+    ends = [trial.end for trial in asked]
     losses = [end.loss for end in ends if end.loss is not None]
     result: dict[str, Any] = {
         "trainings": len(ends),
         "without_a_loss": len(ends) - len(losses),
         "held_out_loss": mean(losses)._asdict() if losses else None,
         "held_out_accuracy": mean([end.accuracy for end in ends])._asdict(),
-        "sent_mean_bytes": mean([t.sent_bytes for t in found.trials]).value,
+        "sent_mean_bytes": mean([t.sent_bytes for t in asked]).value,
     }
     print(json.dumps(result, indent=1) if args.json else "\n".join(_means(result)))
 
@@ -200,6 +221,7 @@ def _wanted(args: argparse.Namespace) -> "TrainRequest":
         plan=args.plan,
         method=args.method,
         params=_params(args),
+        planning=_planning(args),
         optimizer=args.optimizer,
         rate=args.rate,
         schedule=read(args.schedule),
@@ -221,6 +243,14 @@ def _wanted(args: argparse.Namespace) -> "TrainRequest":
     )
 
 
+def _planning(args: argparse.Namespace) -> "dict[str, Param]":
+    """Return what is asked of a new plan: flag -> value, the values of a list joined."""
+    found = {f"--{flag}": value for flag in PLANNING if (value := getattr(args, flag))}
+    if args.bucket:
+        found["--bucket"] = f"{args.bucket:.15g}B"
+    return {flag: " ".join(v) if isinstance(v, list) else v for flag, v in found.items()}
+
+
 def _check_size(args: argparse.Namespace, plan: "Plan", steps: int) -> None:
     """Refuse so many steps, of all trainings together, if they take too long."""
     what = f"--epochs {args.epochs:g}" if args.epochs is not None else f"--steps {args.steps}"
@@ -231,18 +261,7 @@ def _check_size(args: argparse.Namespace, plan: "Plan", steps: int) -> None:
 def _check(args: argparse.Namespace) -> None:
     """Reject options that contradict each other."""
     if args.plan is not None:
-        planning = (
-            "machine",
-            "set",
-            "method",
-            "force",
-            "param",
-            "first",
-            "later",
-            "refresh",
-            "theta",
-        )
-        for flag in planning:
+        for flag in PLANNING:
             if getattr(args, flag):
                 raise CommschedError(f"--{flag} is for planning; --plan gives a plan: use one")
     if args.method and args.strategy in ("daso", "shadow", "zero1", "zero2", "zero3"):
@@ -250,6 +269,8 @@ def _check(args: argparse.Namespace) -> None:
             f"--method is for gradients that all ranks sum; strategy {args.strategy!r} plans what"
             " it exchanges"
         )
+    if args.bucket is not None and not args.method:
+        raise CommschedError("--bucket needs --method; without it the planner sizes the buckets")
     if args.sweep is not None:
         _check_sweep(args)
     elif args.together:
@@ -273,6 +294,9 @@ def _check_sweep(args: argparse.Namespace) -> None:
     for flag in ("checkpoint", "log", "figure", "output"):
         if getattr(args, flag) is not None:
             raise CommschedError(f"--{flag} is for one training, --sweep for many; leave one out")
+    for flag in ("seed", "fold"):
+        if getattr(args, flag):
+            raise CommschedError(f"--{flag} is for one training; --sweep counts {flag}s from 0 on")
     if args.epochs is not None:
         raise CommschedError("--epochs is for one training; give --steps with --sweep")
     if args.together and args.device != "cpu":
@@ -300,7 +324,7 @@ def _planned(args: argparse.Namespace, net: "Net", ranks: int) -> "Plan":
         strategy=args.strategy,
         params=_params(args),
         force=pairs(args.force, "--force"),
-        bucket=args.bucket if args.method else None,
+        bucket=(args.bucket or BUCKET) if args.method else None,
     )
     later = {} if args.theta is None else _thetas(args)
     method = later.pop(0, args.method)

@@ -13,7 +13,7 @@ from commsched.net.bucket import BucketSpec
 from commsched.net.graph import Net
 from commsched.plan.model import Launch, Param, Plan, Reason
 from commsched.planner.launches import filled_buckets, ready_after
-from commsched.planner.limits.memory import needed
+from commsched.planner.limits.memory import enough, needed
 from commsched.planner.message_codecs import timed, with_codec
 from commsched.planner.planners.greedy import cheapest, useful, without_choices
 from commsched.planner.registry import FRAMES, OUTLINES, Planner
@@ -58,7 +58,7 @@ def deep_enough(request: Request, make: Callable[[Request], Plan], key: str) -> 
 def _pipelined(request: Request) -> Plan:
     strategy = STRATEGIES[request.strategy]
     assert isinstance(strategy, PipelineStrategy)
-    plan = staged(request)
+    plan = staged(request, _pipelined)
     launches: list[Launch] = []
     known: Known = {}
     for stage in grid(plan, plan.params):
@@ -67,8 +67,11 @@ def _pipelined(request: Request) -> Plan:
     return timed(request, replace(plan, launches=tuple(launches)))
 
 
-def staged(request: Request) -> Plan:
-    """A plan without launches, of as many stages as wanted, or as fit; messages are coded."""
+def staged(request: Request, make: Callable[[Request], Plan] | None = None) -> Plan:
+    """A plan without launches, of as many stages as wanted, or as fit; messages are coded.
+
+    make: makes the plan with its launches, which a limit that is advised has room for.
+    """
     strategy = STRATEGIES[request.strategy]
     assert isinstance(strategy, PipelineStrategy)
     given = STRATEGIES[request.strategy].settings(_plan(request, request.net, request.params))
@@ -90,10 +93,13 @@ def staged(request: Request) -> Plan:
         needs.append(STRATEGIES[request.strategy].memory(plan).total)
         if len(counts) == 1 or needs[-1] <= limit:
             return with_codec(request, plan)
+    if make is not None:
+        most = {**request.params, "stages": counts[-1]}
+        needs.append(needed(make(replace(request, memory=None, params=most))))
     raise CommschedError(
         f"strategy {request.strategy!r}: with {counts[-1]} stages a rank needs"
         f" {nbytes(needs[-1])}, and {nbytes(limit)} are allowed; more stages are not possible on"
-        f" {size} ranks and {layers} layers; nearest: {needs[-1]:.0f} B"
+        f" {size} ranks and {layers} layers; nearest: {enough(needs[-1])}"
     )
 
 

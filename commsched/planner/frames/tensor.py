@@ -1,6 +1,6 @@
 """Plans of `tensor` and `3d`: degrees, sums of activations, and sums or shards of gradients."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from commsched.cost.alongside import alongside
@@ -21,7 +21,7 @@ from commsched.planner.frames.pipelines import (
     with_method,
 )
 from commsched.planner.frames.zero import gathered
-from commsched.planner.limits.memory import enough
+from commsched.planner.limits.memory import enough, needed
 from commsched.planner.message_codecs import timed, with_codec
 from commsched.planner.planners.greedy import cheapest
 from commsched.planner.registry import FRAMES, OUTLINES, Planner
@@ -46,7 +46,7 @@ def gridded(request: Request, planner: Planner) -> Plan:
 def _gridded(request: Request) -> Plan:
     strategy = STRATEGIES[request.strategy]
     assert isinstance(strategy, PipelineStrategy)
-    plan = with_degrees(request)
+    plan = with_degrees(request, _gridded)
     stages, found = grid(plan, plan.params), list[Launch]()
     known: Known = {}
     costs: Costs = {}
@@ -60,8 +60,11 @@ def _gridded(request: Request) -> Plan:
     return timed(request, replace(plan, launches=tuple(found)))
 
 
-def with_degrees(request: Request) -> Plan:
-    """Return the plan without launches, with the degrees that are wanted, or that fit."""
+def with_degrees(request: Request, make: Callable[[Request], Plan] | None = None) -> Plan:
+    """Return the plan without launches, with the degrees that are wanted, or that fit.
+
+    make: makes the plan with its launches, which a limit that is advised has room for.
+    """
     strategy = STRATEGIES[request.strategy]
     assert isinstance(strategy, PipelineStrategy)
     size = request.machine.size
@@ -86,7 +89,11 @@ def with_degrees(request: Request) -> Plan:
             return with_codec(request, made)
     if request.memory is None and len(counts) == 1:
         return with_codec(request, made)  # `plan` warns of its memory
-    raise CommschedError(_too_much(made, needs[-1], limit, request))
+    if make is not None:
+        own = {key: value for key, value in made.params.items() if key in ("tensor", "pipeline")}
+        fixed = {**request.params, **own}
+        needs.append(needed(make(replace(request, memory=None, params=fixed))))
+    raise CommschedError(_too_much(made, needs[-1], limit))
 
 
 def _widest(net: Net, machine: Machine) -> int:
@@ -101,7 +108,7 @@ def _widest(net: Net, machine: Machine) -> int:
     return max(k for k in degrees(net, min(nodes)) if all(ranks % k == 0 for ranks in nodes))
 
 
-def _too_much(plan: Plan, need: float, limit: float, request: Request) -> str:
+def _too_much(plan: Plan, need: float, limit: float) -> str:
     """Say that a plan does not fit, and what would."""
     width, stages = plan.params["tensor"], plan.params.get("pipeline", 1)
     more = [

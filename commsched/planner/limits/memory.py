@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from commsched.errors import CommschedError
@@ -52,6 +53,22 @@ def fitting(request: Request, planner: Planner) -> Plan:
         if found and found[-1].iteration <= first.iteration * NEAR:
             break
     return min([*found, smallest], key=lambda plan: plan.iteration)
+
+
+def framed(request: Request, frame: Planner) -> Plan:
+    """The plan of a strategy's frame; with narrower methods only if it does not fit otherwise.
+
+    If none fits, the one that needs least.
+    """
+    found = [frame(request)]
+    if request.memory is None or fits(request, found[0]):
+        return found[0]
+    for without in [*dict.fromkeys(_sets(request))][1:]:
+        with suppress(CommschedError):  # the strategy cannot do with these methods alone
+            found.append(frame(replace(request, without=without)))
+            if fits(request, found[-1]):
+                return found[-1]
+    return min(found, key=needed)
 
 
 def fits(request: Request, plan: Plan) -> bool:

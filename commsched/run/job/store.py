@@ -39,6 +39,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     step: Count  # the next step
     plan: Digest | None = None
     made: dict[str, str | int | float | bool]
+    planning: dict[str, str | int | float | bool] | None = None  # flags; checkpoints of 0.1: None
     scalars: dict[str, float]  # the same on all ranks
     files: list[Digest]  # of each rank's file
 
@@ -53,9 +54,10 @@ class Store:
         suffix: str,  # of the ranks' files
         made: Mapping[str, Any],
         plan: Plan | None = None,
+        planning: Mapping[str, Any] | None = None,  # flags that may be left out to go on
     ) -> None:
         self._folder, self._comm, self._suffix, self._plan = folder, comm, suffix, plan
-        self._made = dict(made)
+        self._made, self._planning = dict(made), dict(planning or {})
         self._whole: list[int] = []  # steps of the last whole checkpoints, the newest first
 
     def begin(self) -> None:
@@ -77,6 +79,7 @@ class Store:
                 wrong = wrong or str(error)
                 continue
             self._whole = [found.step for found in manifests if found.step <= manifest.step]
+            self._planning = {**self._planning, **(manifest.planning or {})}
             if wrong and self._comm.rank == 0:
                 files.write(self._folder / MANIFEST, manifest)
                 say(f"{wrong}; going on from the checkpoint of step {manifest.step}")
@@ -127,6 +130,12 @@ class Store:
             then, now = found.made.get(flag), self._made.get(flag)
             if then != now:
                 raise CommschedError(f"{where} was made with {flag} {then}, now it is {now}")
+        before = self._planning if found.planning is None else found.planning
+        for flag, now in self._planning.items():
+            then = before.get(flag)
+            if then != now:
+                was = f"without {flag}" if then is None else f"with {flag} {then}"
+                raise CommschedError(f"{where} was planned {was}, now it is {now}; leave it out")
         if len(found.files) != self._comm.size:
             raise CommschedError(
                 f"{where} is of {len(found.files)} ranks, but {self._comm.size} were started"
@@ -164,7 +173,12 @@ class Store:
         if self._comm.rank != 0:
             return
         manifest = Manifest(
-            step=step, plan=self._hash(), made=self._made, scalars=dict(scalars), files=digests
+            step=step,
+            plan=self._hash(),
+            made=self._made,
+            planning=self._planning,
+            scalars=dict(scalars),
+            files=digests,
         )
         files.write(self._file(step).with_name(MANIFEST), manifest)  # if the next is torn
         files.write(self._folder / MANIFEST, manifest)

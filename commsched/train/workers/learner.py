@@ -37,7 +37,7 @@ class Learner:
     ahead = 1  # steps whose scores may be under way
 
     def __init__(self, assigned: Assignment, layers: slice = slice(None)) -> None:
-        net, self._data, plan, settings, self._rank, module = assigned
+        net, self._data, plan, settings, self._rank, module, _ = assigned
         check_tensors(net, plan)
         self.asarray: Callable[[Array], Array] = module.asarray  # where the net computes
         self.net, self.settings, self.rates = net, settings, settings.rates()

@@ -43,7 +43,7 @@ class SamoWorker(OnStage):
     alike, ahead = True, 1
 
     def __init__(self, assigned: Assignment) -> None:
-        net, data, plan, settings, _, module = assigned
+        net, data, plan, settings, _, module, beat = assigned
         if settings.optimizer != "adam":
             raise CommschedError(
                 f"strategy 'samo' updates with adam, got --optimizer {settings.optimizer}; leave it"
@@ -56,7 +56,8 @@ class SamoWorker(OnStage):
         self._limit = MOST / len(self._stage.stage.ranks)
         self._shapes: dict[str, tuple[int, ...]] = {}
         self.states: dict[str, Pruned] = {}
-        for name, values in start_of(net, data, plan, settings, self._stage.layers).items():
+        start = start_of(net, data, plan, settings, self._stage.layers, beat)
+        for name, values in start.items():
             index = mask_of(plan, settings.seed, name, values)
             here = None if index is None else self._module.asarray(index)
             state = pruned.prune(self._module.asarray(values).reshape(-1), here)
@@ -183,15 +184,23 @@ class SamoWorker(OnStage):
 
 
 def start_of(
-    net: TrainableNet, data: Data, plan: Plan, settings: Settings, layers: slice = slice(None)
+    net: TrainableNet,
+    data: Data,
+    plan: Plan,
+    settings: Settings,
+    layers: slice = slice(None),
+    beat: Callable[[], None] = lambda: None,
 ) -> dict[str, Array]:
-    """Return some layers' parameters before the first step; every rank makes the same."""
+    """Return some layers' parameters before the first step; every rank makes the same.
+
+    beat: is called after each step of a warm-up.
+    """
     params = STRATEGIES[plan.strategy].settings(plan)
     if params["mask"] != "early-bird":
         return net.start(settings.seed, layers)
     kept, most = {n: t.numel for n, t in plan.net.tensors.items()}, int(params["warmup"])
     batch, rate, seed = settings.batch, settings.rate, settings.seed
-    found = warm_up(net, data.train, kept, batch, rate, seed, most)
+    found = warm_up(net, data.train, kept, batch, rate, seed, most, beat)
     return {name: found[name] for layer in net.layers[layers] for name in layer.tensors}
 
 

@@ -47,7 +47,7 @@ class StageNet:
     """
 
     def __init__(self, assigned: Assignment, stages: Sequence[Stage], number: int) -> None:
-        net, data, plan, settings, rank, module = assigned
+        net, data, plan, settings, rank, module, _ = assigned
         params = STRATEGIES[plan.strategy].settings(plan)
         self.net, self.settings = net, settings
         self.stage = stages[number]
