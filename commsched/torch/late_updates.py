@@ -105,7 +105,7 @@ class LateUpdates:
         if not self._waiting:
             return
         groups = self._optimizer.param_groups
-        self._rates = [{k: v for k, v in g.items() if k != "params"} for g in groups]
+        self._rates = [{k: _now(v) for k, v in g.items() if k != "params"} for g in groups]
         self._group_of = {id(p): i for i, g in enumerate(groups) for p in g["params"]}
         self._deferred = True
         if self._first is None:
@@ -197,6 +197,11 @@ class _Reads(TorchDispatchMode):  # type: ignore[misc]
         for tensor in tensors_in([args, kwargs or {}]):
             self._updates.read(tensor)
         return func(*args, **(kwargs or {}))
+
+
+def _now(option: Any) -> Any:
+    """Return an option as it is now; schedulers write into rates that are tensors."""
+    return option.clone() if isinstance(option, torch.Tensor) else option
 
 
 @contextmanager
