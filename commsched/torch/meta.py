@@ -53,10 +53,9 @@ def _flops_of_convolution_backward(gradient: Any, inputs: Any, weight: Any, *opt
 
     torch.utils.flop_counter counts that of a weight in groups as many times as there are groups.
     """
-    transposed, asked = options[4], sum(options[-1][:2])
-    forward: float = conv_flop_count(inputs.shape, weight.shape, gradient.shape, transposed)
-    found: float = forward * asked
-    return found
+    transposed, asked = options[4], options[-1]
+    forward = conv_flop_count(inputs.shape, weight.shape, gradient.shape, transposed)
+    return float(forward * sum(asked[:2]))
 
 
 def model_work(
