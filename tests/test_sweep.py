@@ -381,7 +381,7 @@ def test_another_table_is_refused(tmp_path, capsys):
 @pytest.mark.parametrize("name", ["sweep.svg", "sweep.txt", "sweep"])
 def test_a_table_is_csv_or_parquet_and_never_its_own_picture(name, tmp_path, capsys):
     path = str(tmp_path / name)
-    assert main(["sweep", *STUDY, "-o", path, "--figure", str(tmp_path / "sweep.svg")]) == 2
+    assert main(["sweep", *STUDY, "-o", path, "--figure", str(tmp_path / "other.svg")]) == 2
     assert "tables; use .csv or .parquet" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
