@@ -1,7 +1,7 @@
 """Error feedback around any lossy codec without feedback of its own: `CODEC:feedback`."""
 
 from dataclasses import replace
-from math import floor, log2
+from math import floor, isfinite, log2
 
 import numpy as np
 
@@ -54,9 +54,12 @@ class Fed(Codec):
         sent = np.empty_like(values)
         self._inner.decode(packet, sent)
         pairs = (values, values), (values, sent), (sent, sent)
-        with np.errstate(invalid="ignore"):
-            sums = [np.multiply(a, b, dtype=np.float64).sum() for a, b in pairs]
-        whole, along, square = module_of(values).stack(sums).tolist()  # one read of a GPU
+        for precision in (np.float32, np.float64):  # the latter holds every square
+            with np.errstate(over="ignore", invalid="ignore"):
+                sums = [np.multiply(a, b, dtype=precision).sum(dtype=np.float64) for a, b in pairs]
+            whole, along, square = module_of(values).stack(sums).tolist()  # one read of a GPU
+            if isfinite(whole + along + square):
+                break
         if not whole - 2 * along + square > whole / 2:  # or a value is not finite
             return 1.0
         return min(2.0 ** floor(log2(along / square)), 1.0) if along > 0 else 0.0

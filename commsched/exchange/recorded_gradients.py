@@ -70,7 +70,7 @@ class Recording:
         self._kept: defaultdict[str, deque[Array]] = defaultdict(lambda: deque(maxlen=COUNT))
 
     def take(self, name: str, gradient: Array) -> None:
-        """Keep a sample of a gradient, of any shape, unless it is of a step that overflowed."""
+        """Keep a sample of a gradient, of any shape, unless it is not finite."""
         taken = sample(gradient)
         if finite(taken):
             self._kept[name].append(taken)

@@ -30,7 +30,7 @@ class Watch:
         self._mine = {id(parameter) for parameter in self.observer.parameters.values()}
         self._exchanger = exchanger
         self._forwarded = False
-        self._begun = 0.0  # when the forward pass began, or the optimizer
+        self._begun = self._updating = 0.0  # when the forward pass began, and the optimizer
         self._ended = 0.0  # when the last step was over; 0 before the first
         self._data = self._update = 0.0  # s in this step
         self.observer.__enter__()
@@ -85,22 +85,17 @@ class Watch:
         if self._exchanger is not None:
             self._exchanger.turn()
 
-    def _is_update(self, optimizer: Any) -> bool:
-        """Tell whether an optimizer updates this model, between its backward and forward passes."""
-        groups = optimizer.param_groups
-        return not self._forwarded and any(id(p) in self._mine for g in groups for p in g["params"])
-
-    def _before_update(self, optimizer: Any, *_: object) -> None:
-        if self._is_update(optimizer):
-            self._begun = time.perf_counter()
+    def _before_update(self, *_: object) -> None:
+        self._updating = time.perf_counter()
 
     def _after_update(self, optimizer: Any, *_: object) -> None:
-        if not self._is_update(optimizer):
-            return
+        mine = (id(p) in self._mine for group in optimizer.param_groups for p in group["params"])
+        if self._forwarded or not any(mine):
+            return  # of another model, or not between backward and forward pass
         self._ended = time.perf_counter()
         if not self._update:  # of several optimizers the first one has the span
-            self._add("optimizer", self._begun, self._ended)
-        self._update += self._ended - self._begun
+            self._add("optimizer", self._updating, self._ended)
+        self._update += self._ended - self._updating
 
     def _add(self, name: str, start: float, end: float, ahead: bool = False) -> None:
         if self._exchanger is not None and (ahead or self.steps):

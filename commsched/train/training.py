@@ -251,12 +251,14 @@ class Training:
     def _scores(self, step: int) -> Iterator[Score]:
         """Score this rank's part of the held-out samples; the deadline is that of each part."""
         scores = self._learner.evaluate(MpiNeighbours(self._comm))
-        while True:
-            if self._learner.mail is not None:
-                self._post_status(step, "evaluate", "waits for the other stages")
-            if (score := next(scores, None)) is None:
-                return
+        status = step, "evaluate", "waits for the other stages"
+        if self._learner.mail is None:
+            yield from scores
+            return
+        self._post_status(*status)
+        for score in scores:
             yield score
+            self._post_status(*status)
 
     def _save_checkpoint(self, done: int) -> None:
         """Write a checkpoint."""

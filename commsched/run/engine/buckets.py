@@ -392,7 +392,8 @@ class Buckets:
 
 def _copied(values: Array, like: Array) -> Array:
     """Copy values into the memory of another array."""
-    return beside(values, like).copy()
+    found = beside(values, like)
+    return found.copy() if found is values else found
 
 
 def _sharded(plan: Plan) -> set[int]:

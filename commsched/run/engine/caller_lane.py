@@ -72,10 +72,11 @@ class CallerLane:
                 f"{what}: needs a finite start and an end not before it, got {start:.9g} to"
                 f" {end:.9g} s"
             )
-        if max(abs(start - now()), abs(end - now())) > LONGEST:
+        away = max(start - now(), end - now(), key=abs)
+        if abs(away) > LONGEST:
             raise CommschedError(
-                f"{what}: is {start - now():.9g} s from now on the clock of time.perf_counter; at"
-                f" most {LONGEST:g} s are allowed"
+                f"{what}: is {away:.9g} s from now on the clock of time.perf_counter; at most"
+                f" {LONGEST:g} s are allowed"
             )
         self._added = {at: names for at, names in self._added.items() if at >= step - 1}
         if name in self._added.setdefault(step, set()):

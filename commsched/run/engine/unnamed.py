@@ -52,11 +52,13 @@ def hold(file: IO[bytes]) -> None:
 
 def _in_use(path: Path) -> bool:
     """Tell whether a job holds its file."""
-    with suppress(OSError), path.open("rb") as file:
-        try:
+    try:
+        with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+    except FileNotFoundError:
+        return False
+    except OSError:  # held, or of a file system that does not tell
+        return True
     return False
 
 
