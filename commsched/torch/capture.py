@@ -58,7 +58,8 @@ def capture(
     batch. Before all that, the first rank of each node does some steps while the others sleep,
     which tells how ranks slow each other.
     Model, optimizer and torch's random numbers are afterwards as before; `batches` begin anew if
-    they end. `batch`: samples per rank; by default the first size of the first batch's first tensor.
+    they end. `batch`: samples per rank; by default the first size of the first tensor of the first
+    batch.
 
     A parameter that gets no gradient on any rank is refused; with `find_unused_parameters` it is
     left out of the net. What runs inside torch.compile counts as its outermost module. With `graph`

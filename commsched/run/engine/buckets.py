@@ -392,8 +392,7 @@ class Buckets:
 
 def _copied(values: Array, like: Array) -> Array:
     """Copy values into the memory of another array."""
-    found = beside(values, like)
-    return found.copy() if found is values else found
+    return found.copy() if (found := beside(values, like)) is values else found
 
 
 def _sharded(plan: Plan) -> set[int]:

@@ -135,9 +135,7 @@ class Store:
             then = before.get(flag)
             if then != now:
                 was = f"without {flag}" if then is None else f"with {flag} {then}"
-                raise CommschedError(
-                    f"{where} was planned {was}, now it is {now}; leave out {flag}"
-                )
+                raise CommschedError(f"{where} was planned {was}, now it is {now}; leave it out")
         if len(found.files) != self._comm.size:
             raise CommschedError(
                 f"{where} is of {len(found.files)} ranks, but {self._comm.size} were started"
