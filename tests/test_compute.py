@@ -302,5 +302,7 @@ def test_the_seconds_of_a_plans_net_are_not_scaled_again():
     here = machine_file.load("dgx-a100").device
     net = fitted(net_file.load("resnet50"), here)
     assert fitted(net, here) is net
+    as_measured = fitted(net_file.load("resnet50"), here, "measured")
+    assert fitted(as_measured, here) == net
     with pytest.raises(CommschedError, match=r"were scaled for .* already, as a plan holds them"):
         fitted(net, replace(here, name="another"))

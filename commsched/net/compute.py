@@ -31,7 +31,9 @@ def fitted(net: Net, device: Device, choice: str = "") -> Net:
     """
     check_choice(choice)
     if net.compute is not None:
-        return _fitted_before(net, net.compute, device, choice)
+        if net.compute.choice != "measured" or net.compute.load:
+            return _fitted_before(net, net.compute, device, choice)
+        net = replace(net, compute=None)  # its seconds are as they were measured
     timed = any(layer.forward is not None or layer.backward is not None for layer in net.layers)
     if choice == "modelled":
         return _modelled(net, device) if timed else net
