@@ -10,7 +10,7 @@ Names and files are given as strings or paths. What is wrong is a `CommschedErro
 """
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from functools import cached_property
@@ -40,8 +40,13 @@ from commsched.planner.smaller import too_large
 from commsched.plot.draw import draw
 from commsched.plot.style import Style
 from commsched.program.read_plan import read_plan
-from commsched.python_arguments import arguments_of, python_words
-from commsched.quantities import DENSITY
+from commsched.python_arguments import (
+    arguments_of,
+    names_of,
+    number_of,
+    python_words,
+    whole_number,
+)
 from commsched.simulate.engine import STEPS
 from commsched.simulate.engine import simulate as predict
 from commsched.simulate.report import lines, report
@@ -79,13 +84,14 @@ class Net(Shown):
         self,
         name: str | Path,
         *,
-        scale: float = 1.0,
-        stretch: float = 1.0,
+        scale: float | str = 1.0,
+        stretch: float | str = 1.0,
         density: float | str | None = None,
     ) -> None:
-        self.model: net_graph.Net = net_file.load(str(name)).scaled(scale, stretch)
+        factors = number_of("scale", scale), number_of("stretch", stretch)
+        self.model: net_graph.Net = net_file.load(str(name)).scaled(*factors)
         if density is not None:
-            self.model = self.model.with_density(DENSITY.read(str(density), "density"))
+            self.model = self.model.with_density(number_of("density", density))
 
     def write(self, path: str | Path) -> None:
         """Write a net file."""
@@ -176,9 +182,7 @@ class Plan(Shown):
     @python_words()
     def simulate(self, steps: int = STEPS) -> "Prediction":
         """Predict `steps` steps; the first is not counted."""
-        if not isinstance(steps, Integral) or steps < 2:
-            raise CommschedError(f"steps must be a whole number, at least 2, got {steps!r}")
-        return Prediction(self, steps)
+        return Prediction(self, whole_number("steps", steps, 2))
 
     @cached_property
     def prediction(self) -> "Prediction":
@@ -227,7 +231,7 @@ class Prediction(Shown):
 
     def timeline(self, ranks: int = RANKS) -> Timeline:
         """Return the spans of the first ranks."""
-        return self._found.timeline(ranks)
+        return self._found.timeline(whole_number("ranks", ranks, 1))
 
     def write(self, path: str | Path, ranks: int = RANKS) -> None:
         """Write a timeline file, which Perfetto opens."""
@@ -308,7 +312,7 @@ def break_even(
     *,
     allow: str | Sequence[str],
     method: str | Sequence[str] = (),
-    gain: float = 0.01,
+    gain: float | str = 0.01,
     compute: str = "",
     **request: Any,
 ) -> Comparison:
@@ -316,7 +320,8 @@ def break_even(
 
     Source: plans at many rates, as `commsched plan --break-even` makes them.
     """
-    found = find_break_even(_request(net, machine, allow, method, compute, **request), gain)
+    least = number_of("gain", gain)
+    found = find_break_even(_request(net, machine, allow, method, compute, **request), least)
     return Comparison("\n".join(found.lines()), found.data())
 
 
@@ -332,9 +337,9 @@ def _request(
     on = (machine if isinstance(machine, Machine) else Machine(machine)).model
     model = on_machine(net.model, on, compute)
     more = arguments_of(Request, "a plan", more, GIVEN)
-    lossy = _words(allow)
+    lossy = names_of(allow)
     request = Request(net=model, machine=on, lossy=lossy, messages=lossy, **more)
-    return only(request, _words(method))
+    return only(request, names_of(method))
 
 
 @python_words()
@@ -392,9 +397,3 @@ def _prediction(what: "Plan | Prediction | str | Path") -> Prediction:
 
 def _drawn(t: Timeline, path: str | Path | None, step: int | None, style: Style) -> Picture:
     return picture_of(path, lambda made: draw([t], made, step, style=style))
-
-
-def _words(names: str | Sequence[str]) -> tuple[str, ...]:
-    if not isinstance(names, Iterable):
-        raise CommschedError(f"names are a text or a list of texts, got {names!r}")
-    return tuple(filter(None, names.split(",") if isinstance(names, str) else names))

@@ -1,17 +1,30 @@
 """Arguments of the Python surface: their quantities may be texts, and errors name them."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 from commsched.errors import CommschedError
 from commsched.nearest import nearest
-from commsched.quantities import ERROR, GIGABYTES, INCHES, MEGABYTES, PATIENCE
+from commsched.quantities import (
+    DENSITY,
+    ERROR,
+    GAIN,
+    GIGABYTES,
+    INCHES,
+    MEGABYTES,
+    PATIENCE,
+    POSITIVE,
+)
 
 QUANTITIES = {
+    "scale": POSITIVE,
+    "stretch": POSITIVE,
+    "density": DENSITY,
+    "gain": GAIN,
     "memory": GIGABYTES,
     "bucket": MEGABYTES,
     "time_limit": PATIENCE,
@@ -31,21 +44,43 @@ def arguments_of(
 
     `what` names the thing in errors; `without`: fields that are given otherwise.
     """
-    known = [field.name for field in fields(kind) if field.name not in without]
+    known = {field.name: field.type for field in fields(kind) if field.name not in without}
     for name in given:
         if name not in known:
             near = nearest(name, known)
             raise CommschedError(f"{what} has no option {name!r}; known: {', '.join(known)}{near}")
-    return {name: _checked(name, value) for name, value in given.items()}
+    return {name: _checked(name, known[name], value) for name, value in given.items()}
 
 
-def _checked(name: str, value: Any) -> Any:
-    quantity = QUANTITIES.get(name)
-    if quantity is None or value is None:
-        return value
+def _checked(name: str, kind: Any, value: Any) -> Any:
+    if kind is str and not isinstance(value, str):
+        raise CommschedError(f"{name} is a text, got {value!r}")
+    if kind == frozenset[str]:
+        return frozenset(names_of(value))
+    return value if value is None or name not in QUANTITIES else number_of(name, value)
+
+
+def number_of(name: str, value: object) -> float:
+    """Return a quantity in the unit used inside; `value` is a text, or a number in that unit."""
     if isinstance(value, Real):
-        return quantity.checked(float(value), name, str(value))
-    return quantity.read(str(value), name)
+        return QUANTITIES[name].checked(float(value), name, str(value))
+    return QUANTITIES[name].read(str(value), name)
+
+
+def whole_number(name: str, value: object, least: int) -> int:
+    """Return a whole number that is not too small."""
+    if not isinstance(value, Integral) or value < least:
+        raise CommschedError(f"{name} must be a whole number, at least {least}, got {value!r}")
+    return int(value)
+
+
+def names_of(given: object) -> tuple[str, ...]:
+    """Return the names in a text, between commas, or in a list of texts."""
+    several = given.split(",") if isinstance(given, str) else given
+    names = list(several) if isinstance(several, Iterable) else [several]
+    if not all(isinstance(name, str) for name in names):
+        raise CommschedError(f"names are a text or a list of texts, got {given!r}")
+    return tuple(filter(None, names))
 
 
 @contextmanager

@@ -12,6 +12,7 @@ MILLISECONDS = Quantity(kind=TIME, unit="ms")
 PATIENCE = Quantity(kind=TIME, unit="s")
 SPREAD = Quantity(kind=SHARE, believed=1.0, most=10.0)  # sigma of a log-normal factor
 DENSITY = Quantity(kind=SHARE, above=True, most=1.0)
+GAIN = Quantity(kind=SHARE, most=1.0)
 ERROR = Quantity(kind=SHARE, above=True, believed=1.0)
 PERCENT = Quantity(kind=SHARE, unit="%", believed_from=0.01)
 # More than the memory of any device: 25e6 was meant in bytes.

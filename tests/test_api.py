@@ -59,6 +59,21 @@ def test_a_seed_that_no_plan_file_holds_is_refused(seed):
         cs.Plan.best("lstm", "localhost", method="ring+dense", seed=seed)
 
 
+def test_quantities_of_nets_are_texts_or_numbers():
+    net = cs.Net("lstm", scale="50%", stretch="2", density="1%").model
+    assert net == cs.Net("lstm", scale=0.5, stretch=2, density=0.01).model
+
+
+def test_methods_may_be_left_out_as_a_list_or_a_text(plan):
+    some = ["ring+dense", "tree+dense"]
+    found = [
+        cs.Plan.best("lstm", "localhost", method=some, without=without)
+        for without in (some[1:], some[1], frozenset(some[1:]))
+    ]
+    assert {one.methods for one in found} == {("ring+dense",)}
+    assert len({one.model.hash for one in found}) == 1
+
+
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
@@ -142,7 +157,7 @@ def test_importing_is_quick_and_errors_are_value_errors():
 def test_the_break_even_lies_between_rates_that_pay_and_rates_that_do_not():
     lab = cs.Machine("p3.16xlarge", nodes=2, lanes=1, nic="10 Gbit/s")
     few = ["ring+dense", "ring+fp16"]
-    found = cs.break_even("alexnet", lab, allow="fp16", method=few, gain=0.05).data
+    found = cs.break_even("alexnet", lab, allow="fp16", method=few, gain="5%").data
     answer, rows = found["port_bits_per_second"], found["rows"]
     below = [row for row in rows if row["port_bits_per_second"] < answer]
     above = [row for row in rows if row["port_bits_per_second"] > answer]
@@ -201,6 +216,14 @@ def test_a_plug_in_of_the_users_is_planned_and_simulated(tmp_path):
         (lambda plan: cs.Plan.best("lstm", "localhost", allow=3), "a text or a list of texts"),
         (lambda plan: cs.compare(plan, 3), "plans, predictions and files, got 3"),
         (lambda plan: plan.simulate(steps="x"), "a whole number, at least 2, got 'x'"),
+        (lambda plan: plan.prediction.timeline(-1), "ranks must be a whole number, at least 1"),
+        (lambda plan: plan.prediction.write("x.json", ranks=1.5), "at least 1, got 1.5"),
+        (lambda plan: cs.Net("lstm", scale=None), "scale is a number, such as 0.5; got 'None'"),
+        (lambda plan: cs.Net("lstm", stretch="-1"), "stretch must be finite and more than 0"),
+        (lambda plan: cs.Plan.best("lstm", "localhost", allow=[1]), r"list of texts, got \[1\]"),
+        (lambda plan: cs.Plan.best("lstm", "localhost", without=3), "a list of texts, got 3"),
+        (lambda plan: cs.Plan.best("lstm", "localhost", strategy=None), "strategy is a text, got"),
+        (lambda plan: cs.break_even("lstm", "localhost", allow="fp16", gain="5"), "gain must be"),
     ],
 )
 def test_an_argument_of_a_wrong_type_is_named(plan, call, sentence):
