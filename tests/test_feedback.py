@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.exchange.lockstep import fresh_states, run_method
-from commsched.exchange.pair import Pair, illegal, route
+from commsched.exchange.pair import Pair, encode_with_feedback, illegal, route
 from commsched.exchange.registry import find_method
 from commsched.machine.model import CodecRate, Device
 from tests.support.gradients import group, rounded, spec
@@ -161,3 +161,25 @@ def test_the_factor_of_large_values_is_that_of_small_ones(name):
     values = np.random.default_rng(1).standard_normal(1000).astype(np.float32)
     small, large = (round_trip(name, values * np.float32(s)) for s in (1.0, 2.0**60))
     np.testing.assert_array_equal(small * np.float32(2.0**60), large)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["bf16:feedback", "topk:0.5/bf16", "topk:0.5/bf16/bloom", "randomk:0.1:unbiased:feedback"],
+)
+def test_of_a_finite_sum_whose_packet_is_infinite_nothing_is_kept(name):
+    """The packet tells all ranks; what was kept before goes on as if the step had not been."""
+    codec, values = CODECS[name], np.random.default_rng(2).standard_normal(300).astype(np.float32)
+    state = fresh_states([values.copy()], 0, "b0")[0]
+    encode_with_feedback(codec, state)
+    before = state["lost"].copy()
+    state["gradient"][:] = np.finfo(np.float32).max
+    sent = np.empty_like(values)
+    codec.decode(encode_with_feedback(codec, state), sent)
+    assert not np.isfinite(sent).all()
+    np.testing.assert_array_equal(state["lost"], before)
+    state["gradient"][:] = values
+    codec.decode(encode_with_feedback(codec, state), sent)
+    assert np.isfinite(sent).all()
+    assert np.isfinite(state["lost"]).all()
+    assert state["lost"] is not state["gradient"]

@@ -38,7 +38,7 @@ class RandomK(Codec):
 
     def __init__(self, share: float, unbiased: bool) -> None:
         self.name = f"randomk:{read.written(share)}" + (":unbiased" if unbiased else "")
-        self.unbiased = unbiased
+        self.unbiased = self.may_overflow = unbiased
         self.addable = self.feedback = not unbiased
         self._share = share
 

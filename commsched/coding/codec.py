@@ -38,6 +38,7 @@ class Codec(ABC):
     # what it kept before it encodes, and keeps unsent values. Rounding to 16 bits needs none.
     feedback: bool = False
     no_feedback: str = ""  # why the codec cannot have feedback
+    may_overflow: bool = False  # finite values may be decoded as infinity
     votes: bool = False  # `combine` takes a vote, which is no sum
     codes_values: bool = False  # may code the values of a selection
     lists: bool = False  # writes and reads lists of non-zeros without a dense run
@@ -99,7 +100,8 @@ class Codec(ABC):
         if not self.feedback:
             return 0.0
         measured = self.rate(device).feedback
-        return self.feedback_traffic / device.bandwidth if measured is None else measured
+        traffic = self.feedback_traffic + self.may_overflow  # look for infinity 1
+        return traffic / device.bandwidth if measured is None else measured
 
     def packet(self, values: int, nbytes: int | None = None) -> Array:
         """Make an empty NumPy packet to receive into: for `values` values, or of `nbytes` bytes."""

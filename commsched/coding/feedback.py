@@ -40,6 +40,7 @@ class Fed(Codec):
         self.encode_traffic = inner.encode_traffic
         self.add_traffic, self.decode_traffic = inner.add_traffic, inner.decode_traffic
         self.feedback_traffic = inner.feedback_traffic
+        self.may_overflow = inner.may_overflow
         self._inner = inner
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:

@@ -60,6 +60,7 @@ class Selection(Indexed):
         composed = copy.copy(self)
         composed._value = value or self._value
         composed._index = index or self._index
+        composed.may_overflow = composed._value.may_overflow
         plain = index is None or isinstance(index, PlainIndices)
         parts = [self.plain, value.name if value else "", "" if plain else composed._index.name]
         composed.name = "/".join(part for part in parts if part)

@@ -154,13 +154,15 @@ def encode_with_feedback(codec: Codec, state: State) -> Array:
     """Encode the gradient plus the unsent part of earlier ones; keep the new unsent part.
 
     Source: Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019. Of a sum that is not
-    finite the kept part stays unchanged.
+    finite, or whose packet is not, the kept part stays unchanged.
     """
     wanted, lost = state["gradient"], lost_of(state)
     with np.errstate(over="ignore", invalid="ignore"):
         packet, whole = codec.encode_kept(wanted, lost, state)
+        if whole:
+            codec.subtract(packet, wanted)
+            whole = not codec.may_overflow or finite(wanted)
     if whole:
-        codec.subtract(packet, wanted)
         state["gradient"], state["lost"] = lost, wanted  # the sum is written over the old one
     return packet
 
