@@ -365,7 +365,7 @@ def compare(*what: "Plan | Prediction | str | Path") -> Comparison:
         (
             f"{one.plan.model.hash[:12]} {one.plan.model.planner}",
             seconds(one.iteration),
-            f"{first / one.iteration:.3f}",
+            f"{first / one.iteration:.3f}" if one.iteration else "-",
             seconds(one.exposed),
             nbytes(one.data["sent_median_bytes"]),
             nbytes(one.data["memory_bytes"]["total"]),

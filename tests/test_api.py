@@ -9,6 +9,8 @@ import pytest
 import commsched as cs
 from commsched.cli.main import main
 from commsched.exchange.registry import find_method
+from commsched.net import file as net_file
+from commsched.net.graph import Layer, Net
 
 MACHINE = {"nodes": 4, "nic": "25 Gbit/s"}
 
@@ -119,6 +121,15 @@ def test_plans_are_compared_with_the_first(plan, tmp_path):
     assert len(lines) == 4
     assert all(line.split()[4] == "1.000" for line in lines[1:])
     assert [one["plan"] for one in found.data] == [plan.model.hash] * 3
+
+
+def test_plans_that_take_no_time_are_compared(tmp_path):
+    net = Net(name="idle", layers=(Layer(name="a", forward=0.0, backward=0.0),))
+    net_file.write(tmp_path / "net.json", net)
+    idle = cs.Plan.best(tmp_path / "net.json", cs.Machine("localhost", lanes=1))
+    assert idle.prediction.iteration == 0.0
+    lines = str(cs.compare(idle, idle)).splitlines()
+    assert [line.split()[4] for line in lines[1:]] == ["-", "-"]
 
 
 def test_files_of_plans_are_compared(plan, tmp_path):
