@@ -98,6 +98,12 @@ def test_work_is_finite_and_not_negative(field: str, value: float) -> None:
         Layer(name="a", **{field: value})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_the_decay_of_gradients_is_finite_and_not_negative(value: float) -> None:
+    with pytest.raises(CommschedError, match="tensor 'a': decay must be finite and at least 0"):
+        Tensor(name="a", shape=(2,), decay=value)
+
+
 DEVICE = Device(name="d", memory=1e9, bandwidth=1e9, flops=2e9, efficiency=0.5)
 
 
@@ -276,6 +282,11 @@ def test_torn_and_random_bytes_give_one_sentence(
         ('{"name": "a", "name": "b"}', "key 'name' stands twice"),
         ('{"batch": NaN}', "NaN is not a number"),
         ('{"batch": 1e999}', "out of range"),
+        (
+            '{"format": "commsched-net/1", "name": "n", "source": "test", "layers": [{"name": "a",'
+            ' "tensors": [{"name": "w", "shape": [2], "decay": -1}]}]}',
+            "decay must be finite and at least 0, got -1",
+        ),
         ("[" * 100_000, "nested too deeply|not valid JSON"),
     ],
 )

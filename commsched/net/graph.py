@@ -66,6 +66,8 @@ class Tensor:
 
     def __post_init__(self) -> None:
         check_name("tensor", self.name)
+        if self.decay:  # 0, of most tensors, needs no check
+            normalise(self, f"tensor {self.name!r}: ")
         if self.lists and self.sparsity.law != "zipf":
             raise CommschedError(
                 f"tensor {self.name!r}: lists of rows have law 'zipf', got {self.sparsity.law!r}"
