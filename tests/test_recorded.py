@@ -212,6 +212,7 @@ def test_what_are_no_gradients_of_the_net_is_refused_in_one_sentence(tmp_path, c
     said = str(refusal.value)
     assert said.startswith(f"{path}: ")
     assert reason in said
+    assert said.count("not an npz file") == reason.count("not an npz file")
     assert "\n" not in said
 
 
