@@ -12,6 +12,7 @@ from commsched import shipped
 from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
+from commsched.machine.change import changed
 from commsched.machine.model import Device
 from commsched.net import file as net_file
 from commsched.net.compute import fitted, origin
@@ -296,6 +297,25 @@ def test_the_seconds_published_for_a_device_count_though_its_machine_states_what
     found = fitted(net, on)
     assert found.compute.through == on.name
     assert total(found) == pytest.approx(total(fitted(net, replace(on, bandwidth=2e12))))
+
+
+@pytest.mark.parametrize("name", ["resnet50", "bert-base"])
+def test_set_rates_change_the_seconds_published_for_a_device(name):
+    net, machine = net_file.load(name), machine_file.load("dgx-a100")
+
+    def seconds(*words):
+        return total(fitted(net, changed(machine, words).device))
+
+    own = machine.device
+    published = seconds()
+    halved = f"device.bandwidth={own.bandwidth / 2e9} GB/s"
+    for word in (f"tflops={own.flops / 2e12}", halved):
+        assert published < seconds(word) < 2 * published * (1 + 1e-9)
+    assert seconds(f"tflops={own.flops / 2e12}", halved) == pytest.approx(2 * published)
+    back = [halved, f"device.bandwidth={own.bandwidth / 1e9} GB/s"]
+    assert seconds(*back) == published == seconds(f"tflops={own.flops / 1e12}")
+    file = machine_file.from_file_data(machine_file.file_data(changed(machine, [halved])), "a file")
+    assert total(fitted(net, file.device)) == seconds(halved)
 
 
 def test_the_seconds_of_a_plans_net_are_not_scaled_again():

@@ -50,6 +50,7 @@ COMMANDS = {
             "messages between stages go by fp16",
         ),
         ("--method ring+dense --allow fp16", "--allow fp16: no --method uses it"),
+        ("--method ring+dense --allow fp61", "--allow fp61: "),
         ("--method ring+fp16 --break-even", "--break-even compares with the best lossless plan"),
         ("--strategy auto --first 3=ring+dense", "--first is for strategy 'sync', got 'auto'"),
         ("--strategy zero1 --refresh 3", "--refresh is for strategy 'sync', got 'zero1'"),

@@ -1,5 +1,6 @@
 """`commsched sweep`: rows say what other commands say, and nothing is lost when a study stops."""
 
+import csv
 import re
 import signal
 import subprocess
@@ -376,6 +377,22 @@ def test_another_table_is_refused(tmp_path, capsys):
     path.write_text("a,b\n1,2\n")
     assert main(["sweep", *STUDY, "-o", str(path)]) == 2
     assert "not a table of this version's `commsched sweep`" in capsys.readouterr().err
+
+
+def test_a_table_that_is_there_keeps_its_name(tmp_path):
+    path = tmp_path / "table.tsv"
+    path.touch()
+    assert main(["sweep", *STUDY, "-o", str(path)]) == 0
+    assert path.read_text().startswith("cell,net,")
+
+
+def test_a_codec_is_allowed_though_not_every_method_of_a_sweep_uses_it(tmp_path):
+    path = tmp_path / "table.csv"
+    methods = ["--allow", "fp16", "--method", "ring+dense,ring+fp16"]
+    assert main(["sweep", *STUDY, *methods, "-o", str(path)]) == 0
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert {row["method"] for row in rows} == {"ring+dense", "ring+fp16"}
+    assert all(row["step_seconds"] for row in rows)
 
 
 @pytest.mark.parametrize("name", ["sweep.svg", "sweep.txt", "sweep"])

@@ -120,6 +120,7 @@ def test_words_of_a_job_are_looked_at_in_silence(more, capfd):
         ("--allow-run-as-root --mca a b -x HOME --n 3 train --np 100", 2),
         ("-np 1 first -n 8 : -env A 1 -l -np 2 second -n 8", 2),
         ("--bind-to=none -n 12 train", 4),
+        ("-a-flag-of-another-version -n 3 train", 2),
         ("python train.py -n 2", 4),  # mpiexec fills what there is
     ],
 )

@@ -8,7 +8,7 @@ from commsched.errors import CommschedError
 from commsched.machine import file
 from commsched.machine.devices import accelerator
 from commsched.machine.level import place_of_node
-from commsched.machine.model import Machine, resized
+from commsched.machine.model import Device, Machine, resized
 from commsched.quantity import RATE, Quantity
 from commsched.records import QUANTITIES
 
@@ -84,11 +84,21 @@ def _changed(machine: Machine, key: str, value: str, where: str) -> Machine:
         return made
     for record, measured in stale:
         record.pop(measured, None)
+    if key != "gpu":
+        data["device"] |= _times(machine.device, made.device)
     if _told(made, ELSEWHERE | BESIDE_COMPUTING) != _told(machine, ELSEWHERE | BESIDE_COMPUTING):
         data.pop("native_us", None)
     if _told(made, ELSEWHERE) != _told(machine, ELSEWHERE) or made.native != machine.native:
         data.pop("held_out", None)
     return file.from_data(data, where)
+
+
+def _times(before: Device, after: Device) -> dict[str, float]:
+    """Return how many times its own rates a device has that keeps its name."""
+    return {
+        "flops_times": before.flops_times * (after.flops / before.flops),
+        "bandwidth_times": before.bandwidth_times * (after.bandwidth / before.bandwidth),
+    }
 
 
 def _told(machine: Machine, without: Set[str]) -> Any:

@@ -98,6 +98,9 @@ class Device:
     precision: Annotated[str, one_of("float16", "float32")] = "float16"  # that `flops` counts
     # Share of the peak that dense layers reach.
     efficiency: Annotated[Rounded, SHARE, WRITTEN] = 1.0
+    # How many times the rates of the device of this name, where `--set` gave it others.
+    flops_times: Annotated[Rounded, POSITIVE] = 1.0
+    bandwidth_times: Annotated[Rounded, POSITIVE] = 1.0
     # Measured products: rows, inner, columns, and 1e12 operations per second in `precision`.
     matrices: tuple[tuple[float, float, float, float], ...] = ()
     gather: PerByte = 0.0  # to gather a bucket; 0: three passes over memory

@@ -145,8 +145,8 @@ def _scaled(net: Net, device: Device, insists: bool) -> Net:
         layers = _at(layers, _ratio(measured, measured, near, device.precision))
         level = before * near.reference / near.rate / _total(layers)
         layers = _at(layers, lambda flops, nbytes: level)
-    if own is None:
-        layers = _at(layers, _ratio(measured, near, device, device.precision))
+    there = device if own is None else _faster(own, device)
+    layers = _at(layers, _ratio(measured, near, there, device.precision))
     factor = _total(layers) / before
     if not insists and (factor > EMULATED or device.name == PROCESSOR):
         slow = f"a run waits for them instead of computing; a roofline gives x {_shown(factor)}"
@@ -158,6 +158,13 @@ def _scaled(net: Net, device: Device, insists: bool) -> Net:
         None if seconds is None else seconds * memory for seconds in (net.optimizer, net.apply)
     )
     return _with(replace(net, layers=layers, optimizer=optimizer, apply=apply), fit)
+
+
+def _faster(own: Published, device: Device) -> Published:
+    """Return a published device whose rates are as many times its own as those of the machine."""
+    flops, float32 = own.flops * device.flops_times, own.float32 * device.flops_times
+    bandwidth = own.bandwidth * device.bandwidth_times
+    return replace(own, flops=flops, float32=float32, bandwidth=bandwidth)
 
 
 Ratio = Callable[[float, float], float]

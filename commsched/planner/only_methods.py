@@ -6,7 +6,6 @@ from dataclasses import replace
 from commsched.errors import CommschedError
 from commsched.exchange.method import Method
 from commsched.exchange.registry import METHODS, find_method, legal_methods, lossy_name
-from commsched.planner.registry import FRAMES
 from commsched.planner.request import Request
 from commsched.planner.validate_request import nearest_method, reason
 
@@ -17,24 +16,28 @@ def only(request: Request, names: Sequence[str]) -> Request:
         return request
     found = [_found(request, name) for name in names]
     wanted = {method.name: method for method in found}
-    lossy = [
-        method.name if method.name.partition(":")[0] in METHODS else method.coding
-        for method in wanted.values()
-        if not method.lossless
-    ]
+    lossy = [_lossy_name(method) for method in wanted.values() if not method.lossless]
     if request.lossless and lossy:
         losing = next(method.name for method in wanted.values() if not method.lossless)
         raise CommschedError(
             f"--lossless and --method {losing} contradict each other; leave one out"
         )
-    unused = [name for name in map(lossy_name, request.lossy) if name not in lossy]
-    if unused and request.strategy not in {"auto", *FRAMES}:  # those code other messages, too
-        raise CommschedError(f"--allow {unused[0]}: no --method uses it; leave one of them out")
     request = replace(request, lossy=tuple(dict.fromkeys([*request.lossy, *lossy])))
     legal = {m.name for m in legal_methods(request.machine.everyone, more=request.lossy)}
     for name in wanted.keys() - legal:
         raise _refused(request, name, "")
     return replace(request, without=request.without | (legal - wanted.keys()))
+
+
+def not_used(names: Sequence[str], lossy: Sequence[str]) -> list[str]:
+    """Return which of some lossy codecs, all known, no method of these names uses."""
+    used = {_lossy_name(find_method(name)) for name in names}
+    return [name for name in lossy if lossy_name(name) not in used]
+
+
+def _lossy_name(method: Method) -> str:
+    """Return the name by which a lossy method is allowed."""
+    return method.name if method.name.partition(":")[0] in METHODS else method.coding
 
 
 def _found(request: Request, name: str) -> Method:

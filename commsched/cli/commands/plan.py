@@ -38,12 +38,12 @@ from commsched.planner.break_even import RATES, BreakEven, break_even, check_bre
 from commsched.planner.families import NO_PLAN, Planned, plan_with_verdict
 from commsched.planner.limits.error_budget import verdict as errors
 from commsched.planner.limits.memory import fits, refusal
-from commsched.planner.only_methods import only
+from commsched.planner.only_methods import not_used, only
 from commsched.planner.reasons import verdict
-from commsched.planner.registry import DEFAULT
+from commsched.planner.registry import DEFAULT, FRAMES
 from commsched.planner.request import Report, Request
 from commsched.planner.smaller import too_large
-from commsched.planner.validate_request import SEEDS
+from commsched.planner.validate_request import SEEDS, check
 from commsched.progress import tell, working
 from commsched.quantities import (
     DENSITY,
@@ -202,7 +202,12 @@ def request(args: argparse.Namespace) -> Request:
         time_limit=args.time_limit,
         report=_progress if args.progress else None,
     )
-    return only(wanted, args.method)
+    check(wanted)
+    made = only(wanted, args.method)
+    unused = not_used(args.method, lossy) if args.method else []
+    if unused and args.strategy not in {choice.AUTO, *FRAMES}:  # those code other messages, too
+        raise CommschedError(f"--allow {unused[0]}: no --method uses it; leave one of them out")
+    return made
 
 
 def _learning(lossy: tuple[str, ...], lost: float | None, unmeasured: bool) -> tuple[str, ...]:
@@ -293,7 +298,8 @@ def plan(args: argparse.Namespace) -> None:
 
 def _check(args: argparse.Namespace, wanted: Request, made: Plan) -> None:
     """Refuse a plan that does not keep what was asked for."""
-    if args.planner not in (DEFAULT, made.planner) and wanted.strategy != choice.AUTO:
+    by_itself = wanted.strategy in FRAMES and not made.planner
+    if by_itself and args.planner != DEFAULT:
         raise CommschedError(
             f"--planner is not for strategy {made.strategy!r}, which plans by itself; leave it out"
         )

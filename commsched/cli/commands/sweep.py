@@ -69,7 +69,7 @@ def sweep(args: argparse.Namespace) -> None:
     from commsched.study.run import run
 
     suffix = args.output.suffix.lower()
-    if suffix not in TABLES:
+    if suffix not in TABLES and not args.output.exists():
         raise CommschedError(f"{args.output}: cannot write {suffix!r} tables; use .csv or .parquet")
     parquet = suffix == ".parquet"
     if args.figure is not None:

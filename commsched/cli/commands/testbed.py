@@ -213,18 +213,19 @@ def _used(words: Sequence[str], spec: "Spec") -> int:
 
 def _counts(words: Sequence[str]) -> Iterator[int]:
     """Yield the ranks of each program that mpiexec starts; a program's own words do not count."""
-    left, ours = iter(words), True  # ours: before the program, where words are mpiexec's
-    for word in left:
+    ours = True  # before the program, where words are mpiexec's
+    waits = list[str]()  # names of options for each value that they still take
+    for word in words:
         if word == ":":
-            ours = True
-        elif not word.startswith("-"):
+            ours, waits = True, []
+        elif word.startswith("-"):  # never a value: what waits was a flag that is not in FLAGS
+            name = word.lstrip("-")
+            waits = [] if "=" in word or name in FLAGS else [name] * (1 + (name in PAIRS))
+        elif waits:
+            if ours and waits.pop() in ("n", "np") and word.isdecimal():
+                yield int(word)
+        else:
             ours = False
-        elif ours and "=" not in word and (name := word.lstrip("-")) not in FLAGS:
-            value = next(left, "")
-            if name in ("n", "np") and value.isdecimal():
-                yield int(value)
-            if name in PAIRS:
-                next(left, "")
 
 
 def _job(words: Sequence[str]) -> argparse.Namespace | None:

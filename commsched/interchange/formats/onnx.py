@@ -97,6 +97,8 @@ def _inferred(content: Content, options: Options) -> Any:
         if model.functions:
             model = inliner.inline_local_functions(model)
         return shape_inference.infer_shapes(model, data_prop=True)
+    except CommschedError:
+        raise
     except (
         *(DecodeError, shape_inference.InferenceError),
         *(ValueError, RuntimeError, TypeError),
@@ -142,8 +144,8 @@ def _set_sizes(graph: Any, options: Options, where: str) -> None:
     for name in options.sizes:
         if name not in named:
             raise CommschedError(
-                f"{where}: no axis of an input that has no size is named {_plain(name)!r}"
-                + (nearest(name, named) or "; leave out --size")
+                f"{where}: --size {_plain(name)}: no input has an axis of that name without a size"
+                + (nearest(name, named) or "; leave the option out")
             )
 
 

@@ -1,7 +1,6 @@
 """Calibrate a running bed and measure plans on it, and repeat what other guests disturbed."""
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -84,7 +83,7 @@ def begin(folder: Path, settings: Mapping[str, float]) -> None:
     if not path.exists():
         files.make_folder(folder)
         files.write(path, dict(settings))
-    elif json.loads(files.read_text(path)) != settings:
+    elif files.parse(files.read_text(path), str(path)) != settings:
         raise CommschedError(
             f"{folder} was begun with other settings ({path.name}): give -o another folder"
         )

@@ -27,14 +27,11 @@ def explained(problem: Problem, candidate: Candidate, planner: str) -> Plan:
     """
     plan = problem.plan(candidate, planner)
     base = problem.evaluator.one(candidate)
-    options = [problem.options(choice.bucket) for choice in candidate.choices]
-    others = _others(problem, candidate, options)
-    free = [not choice.bucket.forced for choice in candidate.choices]
-    for coded_alike in (True, False):  # first those of the same codecs, whatever was considered
-        where = [k for k, some in enumerate(others) if free[k] and (coded_alike or not some)]
-        found = _second_best(problem, candidate, where, coded_alike)
-        for k, near in zip(where, found, strict=True):
-            others[k] = sorted([*others[k], *([near] if near else [])])
+    others = _others(problem, candidate, _options(problem, candidate))
+    alone = [k for k in _free(candidate) if not others[k]]
+    several = _cheapest(problem, candidate, alone, _not_considered(problem))
+    for k, near in zip(alone, _roughly(problem, candidate, alone, several), strict=True):
+        others[k] = [near] if near else []
     opposites = _opposites(problem, candidate, others)
     exactly = len(candidate.choices) <= FEW
     launches = tuple(
@@ -44,6 +41,36 @@ def explained(problem: Problem, candidate: Candidate, planner: str) -> Plan:
         )
     )
     return replace(plan, launches=launches, iteration=base, bound=min(lower_bound(problem), base))
+
+
+def _free(candidate: Candidate) -> list[int]:
+    """The launches that may have another method."""
+    return [k for k, choice in enumerate(candidate.choices) if not choice.bucket.forced]
+
+
+def _options(problem: Problem, candidate: Candidate) -> list[list[int]]:
+    """For each launch the methods of its bucket, and the cheapest of its codec not considered."""
+    choices, methods = candidate.choices, problem.prices.methods
+    options = [list(problem.options(choice.bucket)) for choice in choices]
+    alike: dict[str, list[int]] = {}
+    for k in _free(candidate):
+        alike.setdefault(methods[choices[k].method].coding, []).append(k)
+    more = _not_considered(problem)
+    for coding, where in alike.items():
+        same = [method for method in more if method.coding == coding]
+        for method in _cheapest(problem, candidate, where, same):
+            number = problem.prices.add(method)
+            for k in where:
+                if problem.guard.allows(method, choices[k].bucket):
+                    options[k].append(number)
+    return options
+
+
+def _not_considered(problem: Problem) -> list[Method]:
+    """The methods that were not worth an exact price."""
+    considered = {method.name for method in problem.prices.methods}
+    methods = problem.request.methods(problem.prices.group)
+    return [method for method in methods if method.name not in considered]
 
 
 def _others(
@@ -86,35 +113,12 @@ def _opposites(
         kind = method.compresses
         found.append(next((o for o in some if find_method(o[2]).compresses != kind), None))
     for kind in (False, True):
-        where = [
-            k
-            for k, (made, _) in enumerate(candidate.choices)
-            if not made.forced and chosen[k].compresses == kind
-        ]
-        made = [candidate.choices[k].bucket for k in where]
-        several = _cheapest(problem, made, _opposite_methods(problem, kind) if made else [])
+        where = [k for k in _free(candidate) if chosen[k].compresses == kind]
+        asked = _opposite_methods(problem, kind) if where else []
+        several = _cheapest(problem, candidate, where, asked)
         for k, near in zip(where, _roughly(problem, candidate, where, several), strict=True):
             found[k] = min((o for o in (near, found[k]) if o), default=None)
     return found
-
-
-def _second_best(
-    problem: Problem, candidate: Candidate, where: list[int], coded_alike: bool
-) -> list[Other | None]:
-    """The nearest of the methods that were not considered, for each of some launches.
-
-    coded_alike: only of methods with a codec that one of these launches has.
-    """
-    methods = problem.prices.methods
-    considered = {method.name for method in methods}
-    codings = {methods[candidate.choices[k].method].coding for k in where}
-    more = [
-        m
-        for m in problem.request.methods(problem.prices.group)
-        if m.name not in considered and not (coded_alike and m.coding not in codings)
-    ]
-    made = [candidate.choices[k].bucket for k in where]
-    return _roughly(problem, candidate, where, _cheapest(problem, made, more))
 
 
 def _roughly(
@@ -138,15 +142,18 @@ def _opposite_methods(problem: Problem, compresses: bool) -> list[Method]:
     methods = [
         m for m in problem.request.methods(problem.prices.group) if m.compresses != compresses
     ]
-    known = {m.family for m in problem.prices.methods if m.codec is not None}
+    considered = (problem.prices.methods[number] for number in problem.prices.free)
+    known = {m.family for m in considered if m.codec is not None}
     return [m for m in methods if m.codec is not None and m.family in known] or methods
 
 
-def _cheapest(problem: Problem, made: list[Bucket], asked: Sequence[Method]) -> list[Method]:
-    """The cheapest of some methods for the least, a middle and the largest bucket."""
-    if not (made and asked):
+def _cheapest(
+    problem: Problem, candidate: Candidate, where: Sequence[int], asked: Sequence[Method]
+) -> list[Method]:
+    """The cheapest of some methods for the least, a middle and the largest of some launches."""
+    if not (where and asked):
         return []
-    made = sorted(made, key=lambda one: one.numel)
+    made = sorted((candidate.choices[k].bucket for k in where), key=lambda one: one.numel)
     found = {}
     for one in (made[0], made[len(made) // 2], made[-1]):
         spec = _spec(problem, one)
