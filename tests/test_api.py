@@ -267,3 +267,21 @@ def test_an_error_speaks_of_arguments_not_of_options(plan, call, said):
     with pytest.raises(cs.CommschedError, match=f"^(?!--).*{said}") as found:
         call(plan)
     assert "--" not in str(found.value).replace("--machine M", "")
+
+
+def test_a_planner_of_a_plug_in_need_not_write_its_name(tmp_path):
+    planner = """
+from dataclasses import replace
+from commsched.planner.planners.greedy import greedy
+from commsched.planner.registry import PLANNERS
+
+@PLANNERS.add("nameless")
+def nameless(request):
+    return replace(greedy(request), planner="")
+"""
+    (tmp_path / "nameless.py").write_text(planner)
+    words = ["--plugin", str(tmp_path / "nameless.py"), "--planner", "nameless"]
+    made = ["plan", "lstm", "--scale", "1%", "--machine", "summit", "--nodes", "2"]
+    run = [sys.executable, "-m", "commsched", *made, *words, "-o", str(tmp_path / "plan.json")]
+    subprocess.run(run, check=True, capture_output=True)
+    assert cs.Plan.read(tmp_path / "plan.json").model.planner == ""

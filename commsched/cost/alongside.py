@@ -6,7 +6,7 @@ import numpy as np
 
 from commsched.arrays import Ints
 from commsched.cost.climb import switches_below
-from commsched.cost.pattern import ports
+from commsched.cost.pattern import once, ports
 from commsched.machine.level import place_of_node, port_rates
 from commsched.machine.model import Group, Machine, Nic
 
@@ -24,8 +24,19 @@ def alongside(machine: Machine, group: Group) -> Machine:
     """
     if group.size in (1, machine.size):
         return machine
-    node = place_of_node(machine.levels)
-    crowds: dict[int, float] = {}  # by level
+    crowds = once(machine, group, _crowds)
+    if not crowds:
+        return machine
+    key = "alongside", *crowds.items()
+    found = machine.derived.get(key)
+    if not isinstance(found, Machine):
+        machine.derived[key] = found = _crowded(machine, crowds)
+    return found
+
+
+def _crowds(machine: Machine, group: Group) -> dict[int, float]:
+    """Return by level how many times slower its ports are for a group beside all others."""
+    node, crowds = place_of_node(machine.levels), dict[int, float]()
     if machine.nic is not None:
         crowds[node + 1] = _crowd(ports(machine), group)
     rates = port_rates(machine.levels)
@@ -34,13 +45,7 @@ def alongside(machine: Machine, group: Group) -> Machine:
         for k, below in enumerate(switches_below(machine.levels, everyone)):
             if rates[k] and k != node + 1:
                 crowds[k] = _crowd(below, group)
-    if not crowds:
-        return machine
-    key = "alongside", *crowds.items()
-    found = machine.derived.get(key)
-    if not isinstance(found, Machine):
-        machine.derived[key] = found = _crowded(machine, crowds, rates)
-    return found
+    return crowds
 
 
 def _crowd(port: Ints, group: Group) -> float:
@@ -50,13 +55,13 @@ def _crowd(port: Ints, group: Group) -> float:
     return float(ranks[members > 0].max() / members.max())
 
 
-def _crowded(machine: Machine, crowds: dict[int, float], rates: list[float]) -> Machine:
-    """Return the machine with slower ports; rates: s/B of all ports of a child, by level."""
+def _crowded(machine: Machine, crowds: dict[int, float]) -> Machine:
+    """Return the machine with slower ports."""
     node, nic = place_of_node(machine.levels) + 1, machine.nic
-    levels = list(machine.levels)
+    levels, rates = list(machine.levels), port_rates(machine.levels)
     for k in crowds.keys() - {node}:
-        ports = Nic(per_node=1, per_byte=rates[k] * crowds[k])
-        levels[k] = replace(levels[k], nic=ports, oversubscription=0.0)
+        port = Nic(per_node=1, per_byte=rates[k] * crowds[k])
+        levels[k] = replace(levels[k], nic=port, oversubscription=0.0)
     return replace(
         machine,
         levels=tuple(levels),

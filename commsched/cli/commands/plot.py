@@ -86,7 +86,7 @@ def plot(args: argparse.Namespace) -> None:
     elif kind == LOGS:
         _trainings(args, looks)
     else:
-        _timeline(args, looks)
+        _timeline(args, looks, page=kind == PAGE)
     told = f"drawn to {args.output}"
     print(json.dumps({"drawn": str(args.output)}) if args.json else told)
 
@@ -126,7 +126,7 @@ def _trainings(args: argparse.Namespace, looks: dict[str, Any]) -> None:
     draw([args.predicted, *args.measured], args.output, args.x or "step", style)
 
 
-def _timeline(args: argparse.Namespace, looks: dict[str, Any]) -> None:
+def _timeline(args: argparse.Namespace, looks: dict[str, Any], page: bool) -> None:
     """Draw one or two timelines."""
     ranks = None if args.ranks is None else _ranks(args.ranks)
     from commsched.plot.draw import draw
@@ -134,7 +134,7 @@ def _timeline(args: argparse.Namespace, looks: dict[str, Any]) -> None:
     from commsched.timeline import file as timeline_file
     from commsched.timeline.compare import swapped
 
-    if _kind(args) != PAGE:
+    if not page:
         from commsched.plot.picture import check_suffix  # loads matplotlib
 
         check_suffix(args.output, ".png, .svg, .pdf or .html")  # before the work begins

@@ -67,9 +67,9 @@ def _schedules(name: str, groups: Sequence[Group]) -> tuple[list[tuple[Group, Sc
         try:
             made.append((group, COLLECTIVES[name](group)))
         except CommschedError as error:
-            refused = refused or f"{OTHERS}{error}"
+            refused = refused or str(error)
     if not made:
-        raise Skipped(refused.removeprefix(OTHERS))
+        raise Skipped(refused)
     return made, refused
 
 
@@ -83,7 +83,7 @@ def _proof(name: str, groups: Sequence[Group]) -> str:
             require(exclusive(schedule), f"{told} `shared=True`")
         if schedule.ranks == 1 and not schedule.library:
             require(not list(schedule.rounds()), "one rank has rounds, but nothing to exchange")
-    return f"{made[0][1].goal} of {len(made)} of {len(groups)} groups{refused}"
+    return f"{made[0][1].goal} of {len(made)} of {len(groups)} groups{refused and OTHERS}{refused}"
 
 
 def _read_twice(name: str) -> str:
