@@ -24,7 +24,7 @@ def test_a_folder_goes_on_with_its_own_steps_and_seconds_only(tmp_path, capsys):
         assert "was begun with other settings" in capsys.readouterr().err
     (tmp_path / "settings.json").write_text("{")
     assert main(["validate", "-o", str(tmp_path), "--bed", "1x2-shared"]) == 2
-    assert "settings.json: not JSON" in capsys.readouterr().err
+    assert "settings.json: not valid JSON" in capsys.readouterr().err
     (tmp_path / "settings.json").unlink()  # as older folders are
     assert validate_main.validate(replace(begun, steps=5), tmp_path, str, print) == []
 
