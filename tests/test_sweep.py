@@ -1,7 +1,6 @@
 """`commsched sweep`: rows say what other commands say, and nothing is lost when a study stops."""
 
 import csv
-import re
 import signal
 import subprocess
 import sys
@@ -10,7 +9,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
-from matplotlib.figure import Figure
 
 import commsched as cs
 from commsched.cli.main import main
@@ -22,9 +20,7 @@ from commsched.net import file as net_file
 from commsched.planner.request import Request
 from commsched.planner.search.bound import lower_bound
 from commsched.planner.search.problem import BASELINES, Problem
-from commsched.plot.panel_notes import Note, write_notes
 from commsched.plot.study import StudyPicture, draw
-from commsched.plot.study_columns import break_evens, front
 from commsched.study import pricing, rows
 from commsched.study.cells import Cell, product_of, read
 from commsched.study.pricing import row
@@ -278,100 +274,6 @@ def test_a_file_that_was_edited_since_the_last_study_is_read_anew(elsewhere, tmp
     assert steps[0] == steps[2] > steps[1]
 
 
-def texts(path):
-    return re.findall(r">([^<>\n]+)</text>", path.read_text())
-
-
-def drawn(path, table, *words):
-    assert main(["plot", str(table), "-o", str(path), *words]) == 0
-    return texts(path)
-
-
-@pytest.mark.by_day(0)
-def test_a_table_is_drawn_as_lines_map_and_front(tmp_path, capsys):
-    table, picture = tmp_path / "sweep.csv", tmp_path / "sweep.svg"
-    words = ["--net", "vgg16", "--machine", "p3.16xlarge,summit", "--nodes", "2", "--planner"]
-    words += ["ddp-25mb,all-topk", "--allow", "-,topk", "--bandwidth", "1gbit,10gbit,400gbit"]
-    assert main(["sweep", *words, "-o", str(table), "--figure", str(picture)]) == 0
-    lines = texts(picture)
-    assert lines == drawn(picture, table)
-    assert {"p3.16xlarge", "summit", "step in ms", "Gbit/s of a node's port"} <= set(lines)
-    assert {"1", "10", "400"} <= set(lines)
-    # Without topk all-topk has no plan, and ddp-25mb is the same with topk: one line.
-    assert set(lines[-2:]) == {"ddp-25mb, lossless = ddp-25mb, topk", "all-topk, topk"}
-    some = ("--where", "allow=topk")
-    steps = {
-        f"{row['step_seconds'] * 1e3:.3g}"
-        for row in rows.read(table)
-        if row["machine"] == "summit" and row["allow"] == "topk"
-    }
-    words = ("--where", "machine=summit", "--y", "planner", "--value", "step")
-    assert steps <= set(drawn(picture, table, *some, *words))
-    assert "10 Gbit/s" in drawn(picture, table, "--pareto", "memory")
-    prices = ("--price-per-hour", "summit=10", "--price-per-hour", "p3.16xlarge=24.48")
-    words = ("--where", "bandwidth=10", "--pareto", "money")
-    assert "nothing is better" in drawn(picture, table, *some, *prices, *words)
-    for words, sentence in (
-        (("--y", "stepp"), "no column 'stepp'.*nearest: 'step'"),
-        (("--pareto", "money"), "--price-per-hour MACHINE=MONEY"),
-        (("--where", "net=resnet50"), "no row has"),
-        (("--y", "net", "--value", "step"), "differ in .*--where"),
-    ):
-        assert main(["plot", str(table), "-o", str(picture), *words]) == 2
-        assert re.search(sentence, capsys.readouterr().err)
-
-
-def at(x, allow, step, net=""):
-    axes = dict.fromkeys(("machine", "planner", "method", "strategy", "set", "compute"), "")
-    found = {**axes, "net": net, "allow": allow}
-    return {**found, "port_bits_per_second": x * 1e9, "step_seconds": step}
-
-
-def test_a_break_even_lies_where_the_saved_share_crosses_one_percent():
-    plain = [at(1, "", 1.0), at(100, "", 1.0)]
-    for ends, below in ((0.98, 1.0), True), ((1.0, 0.98), False):
-        codec = [at(x, "fp16", step) for x, step in zip((1, 100), ends, strict=True)]
-        ((row, x, pays_below),) = break_evens([*plain, *codec], "bandwidth")
-        assert (row["allow"], x, pays_below) == ("fp16", pytest.approx(10.0), below)
-    assert not list(break_evens([*plain, at(1, "fp16", 0.9), at(100, "fp16", 0.9)], "bandwidth"))
-
-
-def test_lines_upon_each_other_are_named_together(tmp_path):
-    table = [at(x, allow, 1.0, "still") for x in (1, 9) for allow in ("", "fp16", "topk")]
-    draw(table, tmp_path / "one.svg", StudyPicture(lines=("allow",)))
-    assert texts(tmp_path / "one.svg")[-1] == "lossless = fp16 = topk"
-    saved = {"": (1.0, 1.0), "fp16": (0.9, 1.0), "topk": (0.9, 1.0)}
-    moves = [at(x, name, saved[name][x > 1], "moves") for x in (1, 9) for name in saved]
-    draw(moves, tmp_path / "two.svg", StudyPicture(lines=("allow",), break_even=True))
-    assert texts(tmp_path / "two.svg")[-2:] == ["lossless", "fp16 = topk"]
-    moves = [{**row, "step_seconds": x} for x, row in enumerate(moves)]
-    draw(table + moves, tmp_path / "all.svg", StudyPicture(lines=("allow",)))
-    assert texts(tmp_path / "all.svg")[-3:] == ["lossless", "fp16", "topk"]
-    assert texts(tmp_path / "all.svg").count("lossless = fp16 = topk") == 1  # in its panel
-
-
-@pytest.mark.parametrize("width", [1.0, 1.6, 4.0])
-def test_notes_stay_in_their_panel_and_above_the_data(width):
-    figure = Figure((width, 1.5), layout="constrained")
-    panel = figure.subplots()
-    panel.plot([1, 2], [0, 7])
-    figure.draw_without_rendering()
-    words = ["fp16 = topk:0.01 pays below 24.5 Gbit/s", "onebit pays above 3.25 Gbit/s"]
-    write_notes(panel, [Note(text, "black") for text in words], 6.0)
-    figure.draw_without_rendering()
-    assert [" ".join(text.get_text().split()) for text in panel.texts] == words
-    for text in panel.texts:
-        around = text.get_window_extent()
-        assert panel.bbox.x0 <= around.x0 < around.x1 <= panel.bbox.x1
-        assert around.y1 <= panel.bbox.y1 + 1  # pixel
-        assert around.y0 > panel.transData.transform((2, 7))[1]
-
-
-def test_a_front_has_what_nothing_else_is_better_than():
-    points = [(1.0, 5.0), (2.0, 5.0), (2.0, 3.0), (3.0, 4.0), (4.0, 1.0)]
-    assert front(points) == [(1.0, 5.0), (2.0, 3.0), (4.0, 1.0)]
-
-
 def test_another_table_is_refused(tmp_path, capsys):
     path = tmp_path / "sweep.csv"
     path.write_text("a,b\n1,2\n")
@@ -393,6 +295,14 @@ def test_a_codec_is_allowed_though_not_every_method_of_a_sweep_uses_it(tmp_path)
     rows = list(csv.DictReader(path.read_text().splitlines()))
     assert {row["method"] for row in rows} == {"ring+dense", "ring+fp16"}
     assert all(row["step_seconds"] for row in rows)
+
+
+def test_a_table_of_any_name_is_not_its_own_picture(tmp_path, capsys):
+    path = tmp_path / "table.svg"
+    path.touch()
+    assert main(["sweep", *STUDY, "-o", str(path), "--figure", str(path)]) == 2
+    assert "is written by -o; give --figure another file" in capsys.readouterr().err
+    assert not path.read_text()
 
 
 @pytest.mark.parametrize("name", ["sweep.svg", "sweep.txt", "sweep"])
