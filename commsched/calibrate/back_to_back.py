@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 from mpi4py import MPI
 
+from commsched.calibrate.cell_times import kinds_of
 from commsched.calibrate.exercise import RING, SMALL, WARM, run
 from commsched.machine.model import Machine
 from commsched.net.bucket import Piece
@@ -47,11 +48,12 @@ def make_plan(machine: Machine) -> Plan:
 
 def measure(comm: MPI.Intracomm, machine: Machine, timeout: float, place: Placement) -> float:
     """Run the plan; return the s from the end of an exchange on all ranks to that of the next."""
-    number = {one.op.name: k for k, one in enumerate(exchanges(machine))}
+    plan = make_plan(machine)
+    _, rows = kinds_of(plan)  # the exchanges come first
     own = np.zeros((WARM + STEPS, BUCKETS))
-    for span in run(comm, make_plan(machine), WARM + STEPS, Recorder(comm.rank), timeout, place):
-        if span.name in number:
-            own[span.step, number[span.name]] = span.end
+    for span in run(comm, plan, WARM + STEPS, Recorder(comm.rank), timeout, place):
+        if rows.get(span.name, BUCKETS) < BUCKETS:
+            own[span.step, rows[span.name]] = span.end
     everyone = np.empty((comm.size, *own.shape))
     comm.Allgather(own, everyone)
     end = everyone.max(axis=0)[WARM:]

@@ -3,10 +3,12 @@
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from functools import lru_cache
 from itertools import cycle, islice
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from mpi4py import MPI
 
 from commsched.calibrate.traits import LARGE_THERE, stretch
@@ -191,13 +193,9 @@ def _times(
     density: float = SAMPLED,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return seconds and bytes of encode, add, decode, encode with feedback of a run: (4,) each."""
-    rng = np.random.default_rng(comm.rank)
-    values = rng.standard_normal(numel).astype(np.float32)
-    if _omits_zeros(codec, numel):
-        values[rng.random(numel) > density] = 0.0
+    values = _drawn(comm.rank, numel, density if _omits_zeros(codec, numel) else 1.0)
     arena.fill(values)
-    values = beside(values, arena.values)
-    packet = codec.encode(values, {})
+    packet = codec.encode(arena.window(numel), {})
     packets = cycle([packet.copy() for _ in range(WINDOWS)])
     state: State = {}  # some codecs use from step to step what they allocate in the first
     lost = Arena(WINDOWS * values.nbytes * codec.feedback, arena.place)  # zeros
@@ -234,6 +232,15 @@ def _times(
     seconds[1] = clock(add) if apart else max(clock(combine) - seconds[2], 0.0) / TOGETHER
     nbytes = values.nbytes, packet.nbytes, values.nbytes, values.nbytes
     return np.array(seconds), np.array(nbytes, np.float64)
+
+
+@lru_cache(maxsize=8)
+def _drawn(seed: int, numel: int, density: float) -> npt.NDArray[np.float32]:
+    """Return values to encode, (numel,), the same for all codecs."""
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal(numel).astype(np.float32)
+    values[rng.random(numel) > density] = 0.0
+    return values
 
 
 def _omits_zeros(codec: Codec, numel: int) -> bool:

@@ -37,7 +37,7 @@ from commsched.run.engine.recorder import Recorder
 from commsched.run.engine.worker import Emulated
 from commsched.run.job import agree, clock
 from commsched.run.job.clock import now
-from commsched.run.wire.placement import ON_HOST, Placement
+from commsched.run.wire.placement import Placement
 from commsched.schedule.registry import COLLECTIVES
 from commsched.timeline.model import Span
 
@@ -50,13 +50,8 @@ DENSITY = 0.05  # of what `coo` exchanges
 LARGEST = 16 * 2**20  # B of the largest bucket
 LEAST_LARGEST = 2**16  # B of it on the slowest machines
 SIZES = (1, 4, 16)  # divisors of the largest size
-BETWEEN = (
-    2,
-    3,
-    6,
-    8,
-    64,
-)  # more divisors for the MPI's all-reduce, which has no model between its sizes
+# More divisors for the MPI's all-reduce, which has no model between its sizes.
+BETWEEN = (2, 3, 6, 8, 64)
 SMALL = 1024  # B of the smallest bucket
 WARM = 1  # warm-up steps, which are left out
 STEPS = 14  # counted steps, at most
@@ -276,24 +271,41 @@ def computing(plan: Plan) -> Plan:
 
 
 def measure(
-    comm: MPI.Intracomm, plan: Plan, seconds: float, timeout: float, place: Placement = ON_HOST
-) -> CellTimes:
-    """Run the plan on all ranks for about `seconds`; return the times on every rank.
+    comm: MPI.Intracomm, plans: Sequence[Plan], seconds: float, timeout: float, place: Placement
+) -> list[CellTimes]:
+    """Run plans of the same cells on all ranks for about `seconds`; return times on every rank.
 
     What the cells take in a trial is what the pauses between them follow, not what is planned.
     """
-    for _ in range(TRIALS):
-        lasts = _durations(comm, plan, timeout, place)
-        plan = apart(plan, [GAP, *(GAP + PAUSE * one for one in lasts)])
+    worker = Emulated(plans[0], comm.rank, place.device.module)
+    share, found = seconds / len(plans), []
+    for plan in plans:
+        for _ in range(TRIALS):
+            lasts = _durations(comm, plan, timeout, place, worker)
+            plan = apart(plan, [GAP, *(GAP + PAUSE * one for one in lasts)])
+        found.append(_measured(comm, plan, share, timeout, place, worker))
+    return found
+
+
+def _measured(
+    comm: MPI.Intracomm,
+    plan: Plan,
+    seconds: float,
+    timeout: float,
+    place: Placement,
+    worker: Emulated,
+) -> CellTimes:
+    """Run a plan on all ranks for about `seconds`; return the times on every rank."""
     step = sum(layer.backward or 0.0 for layer in plan.net.layers)
     counted = int(np.clip(seconds / step - WARM, FEW, STEPS))
     recorder = Costs(comm.rank, plan)
-    table = _spans(comm, plan, WARM + counted, recorder, timeout, place)[:, :, WARM:]
+    steps = WARM + counted
+    table = _spans(comm, plan, steps, recorder, timeout, place, worker)[:, :, WARM:]
     found = _reduced(comm, plan, table)
     each = np.diff(recorder.spent, prepend=0.0).reshape(-1, len(found.cell))[WARM:]
     everyone = np.empty((comm.size, len(found.cell)))
     comm.Allgather(np.median(each, axis=0), everyone)
-    coded = np.array(recorder.coded).reshape(WARM + counted, -1)[WARM:]
+    coded = np.array(recorder.coded).reshape(steps, -1)[WARM:]
     coding, interrupts = (
         float(np.mean(agree.gather_numbers(one, comm)))
         for one in (float(np.median(coded)), recorder.interrupts)
@@ -308,15 +320,16 @@ def run(
     recorder: Recorder,
     timeout: float,
     place: Placement,
+    worker: Emulated | None = None,
     core: Core | None = None,
 ) -> list[Span]:
     """Run a plan on all ranks for some steps; all ranks begin each of them at the same time.
 
-    Returns this rank's spans, by the clock of rank 0.
+    Returns this rank's spans, by the clock of rank 0. worker: its gradients, if drawn already.
     """
     spans: list[Span] = []
     recorder.takers.append(spans.append)
-    worker = Emulated(plan, comm.rank, place.device.module)
+    worker = worker or Emulated(plan, comm.rank, place.device.module)
     engine = Engine(plan, comm, worker.roles, recorder, timeout, place=place)
     engine.start()
     offset = clock.align(comm).offset
@@ -343,6 +356,7 @@ def _spans(
     recorder: Costs,
     timeout: float,
     place: Placement,
+    worker: Emulated,
 ) -> Floats:
     """Run a plan; return its spans on all ranks, (start, end) x (kinds * phases) x steps x ranks.
 
@@ -350,7 +364,7 @@ def _spans(
     """
     _, kinds = kinds_of(plan)
     mine = np.zeros((2, len(kinds), steps))
-    for span in run(comm, plan, steps, recorder, timeout, place, recorder.core):
+    for span in run(comm, plan, steps, recorder, timeout, place, worker, recorder.core):
         if span.name in kinds:
             mine[:, kinds[span.name], span.step] = span.start, span.end
     everyone = np.empty((comm.size, *mine.shape))
@@ -358,10 +372,12 @@ def _spans(
     return np.moveaxis(everyone, 0, -1)
 
 
-def _durations(comm: MPI.Intracomm, plan: Plan, timeout: float, place: Placement) -> list[float]:
+def _durations(
+    comm: MPI.Intracomm, plan: Plan, timeout: float, place: Placement, worker: Emulated
+) -> list[float]:
     """Run the plan; return the s of each cell, from when the one before it has ended."""
     recorder = Costs(comm.rank, plan)
-    start, end = _spans(comm, plan, WARM + 1, recorder, timeout, place)[:, :, -1]
+    start, end = _spans(comm, plan, WARM + 1, recorder, timeout, place, worker)[:, :, -1]
     cell, _ = kinds_of(plan)
     begins, ends = np.full(cell[-1] + 1, np.inf), np.zeros(cell[-1] + 1)
     np.minimum.at(begins, np.tile(cell, 3), np.where(start > 0.0, start, np.inf).min(axis=-1))

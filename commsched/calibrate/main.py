@@ -59,7 +59,7 @@ def calibrate(
     if comm.size == 1:
         return machine  # nothing is exchanged
     jitter = machine.jitter  # not part of the workload
-    cells = exercise.choose(machine, seconds * EXERCISE)
+    cells = _chosen(machine, seconds * EXERCISE, comm)
     if warns and comm.rank == 0 and not exercise.tell_bytes(machine, cells):
         largest = max(cell.nbytes for cell in cells) / 1e3
         print(
@@ -70,8 +70,7 @@ def calibrate(
     plan = exercise.make_plan(machine, cells)
     agree.check_plan(plan, comm)
     plans = [plan, exercise.computing(plan)] if place is ON_HOST else [plan]
-    share = seconds * EXERCISE / len(plans)
-    times = [exercise.measure(comm, one, share, timeout, place) for one in plans]
+    times = exercise.measure(comm, plans, seconds * EXERCISE, timeout, place)
     behind = back_to_back.measure(comm, machine, timeout, place)
     progress("fitting", 1.0)
     if comm.rank == 0:
@@ -93,6 +92,12 @@ def _agreed(machine: Machine, comm: MPI.Intracomm) -> Machine:
     text = json.dumps(machine_file.to_data(machine)) if comm.rank == 0 else ""
     text = agree.gather_text(text, comm)[0]
     return machine_file.from_data(files.parse(text, "rank 0"), "rank 0")
+
+
+def _chosen(machine: Machine, seconds: float, comm: MPI.Intracomm) -> list[WorkloadCell]:
+    """Return the cells that rank 0 chooses on all ranks: pricing them keeps a core busy."""
+    text = json.dumps(exercise.choose(machine, seconds)) if comm.rank == 0 else ""
+    return [WorkloadCell(*cell) for cell in json.loads(agree.gather_text(text, comm)[0])]
 
 
 def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Placement) -> Machine:

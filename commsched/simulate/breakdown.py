@@ -10,10 +10,10 @@ from commsched.arrays import Floats
 from commsched.cost import price
 from commsched.cost.alongside import alongside
 from commsched.cost.message_work import coding_of_a_rank
-from commsched.cost.pattern import Places
+from commsched.cost.pattern import Places, once
 from commsched.cost.play import moves_up_to
 from commsched.exchange.method import Phase, resolved
-from commsched.machine.model import Link, Machine
+from commsched.machine.model import Group, Link, Machine
 from commsched.machine.relink import relinked
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op
@@ -33,9 +33,6 @@ class Makeup(NamedTuple):
 
 def makeups(plan: Plan, ops: Iterable[Op]) -> dict[str, Makeup]:
     """Return the makeup of each exchange among operations, by name; choices count as expected."""
-    machine = plan.machine
-    uncoded = replace(machine, device=replace(machine.device, bandwidth=INSTANT, codecs={}))
-    machines = machine, uncoded, _without_bytes(uncoded)
     known: dict[tuple[object, ...], Makeup] = {}
     found: dict[str, Makeup] = {}
     for op in ops:
@@ -48,7 +45,7 @@ def makeups(plan: Plan, ops: Iterable[Op]) -> dict[str, Makeup]:
             who = launch.method, launch.group, launch.among, launch.split
         key = (op.kind, op.phase, op.root, spec, who)
         if key not in known:
-            known[key] = _makeup(plan, op, machines)
+            known[key] = _makeup(plan, op)
         found[op.name] = known[key]
     return found
 
@@ -93,8 +90,9 @@ def message_makeup(machine: Machine, op: Op, rank: int, peer: int) -> Makeup:
     return Makeup(away + empty, whole - empty, op.seconds)
 
 
-def _makeup(plan: Plan, op: Op, machines: tuple[Machine, Machine, Machine]) -> Makeup:
+def _makeup(plan: Plan, op: Op) -> Makeup:
     """Price an exchange three times: in full, without coding, and without bytes and coding."""
+    machines = plan.machine, *once(plan.machine, plan.machine.everyone, _poorer)
     everyone = op.launch < 0
     group = plan.machine.everyone if everyone else plan.group(plan.launches[op.launch])
     if not everyone and plan.launches[op.launch].in_teams:
@@ -119,6 +117,12 @@ def _makeup(plan: Plan, op: Op, machines: tuple[Machine, Machine, Machine]) -> M
         if schedule.library:  # a run cannot tell MPI's additions from its transfers
             dry = full
     return Makeup(float(least), max(float(dry - least), 0.0), max(float(full - dry), 0.0))
+
+
+def _poorer(machine: Machine, _: Group) -> tuple[Machine, Machine]:
+    """Return a machine whose coding takes no time, and one whose bytes take none either."""
+    uncoded = replace(machine, device=replace(machine.device, bandwidth=INSTANT, codecs={}))
+    return uncoded, _without_bytes(uncoded)
 
 
 def _without_bytes(machine: Machine) -> Machine:

@@ -8,7 +8,6 @@ import numpy as np
 from commsched.arrays import Floats, Ints
 from commsched.cost import price
 from commsched.errors import CommschedError
-from commsched.kernels import random
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op, Role
 from commsched.program.parts import (
@@ -25,6 +24,7 @@ from commsched.program.slowness import slowness
 from commsched.simulate.clocks import Clocks, Waking
 from commsched.simulate.core_sharing import CoreSharing, Key, Settling
 from commsched.simulate.cores import ROUNDS, SETTLED
+from commsched.simulate.draws import Draws
 from commsched.simulate.exchange_costs import GRAIN, ExchangeCosts, Known
 from commsched.simulate.pipelines import PipelineMessages, is_pipeline
 from commsched.simulate.placed import Placed, PlacedAlone, PlacedTurn, Source, Teams, by_source
@@ -46,6 +46,7 @@ class _Simulation:
         decisions: Mapping[str, float],
         exchanges: ExchangeCosts,
         sharing: CoreSharing,
+        draws: Draws,
     ) -> None:
         self.plan = plan
         self.decisions = decisions
@@ -55,6 +56,7 @@ class _Simulation:
         self.placed: list[Placed] = []
         self.ends: dict[Key, Placed] = {}  # what has been placed
         self.sharing = sharing
+        self.draws = draws
         self.queues: dict[tuple[int, str], StreamQueue] = {}  # by role and stream
         self.ranks: list[Ints] = []
         self.clocks: list[Clocks] = []
@@ -221,8 +223,7 @@ class _Simulation:
         if self.handover and any(self.stream.get((role, key[2])) != op.stream for key in keys):
             computing = self.plan.net.occupies_cores & (clocks.free["compute"] > ready)
             mean = machine.handover + machine.handover_computing * computing
-            name = f"handover of {op.name}"
-            later = ready + random.exponential(mean, self.plan.seed, step, ranks, name)
+            later = ready + mean * self.draws.handover(self.plan, role, step, ranks, op.name)
             ready = np.where(ready > clocks.free[op.stream], later, ready)
         return clocks.begin(op.stream, ready)
 
@@ -233,8 +234,8 @@ class _Simulation:
             seconds = op.seconds * paces * self.factor[role]
             demand = float(self.plan.net.occupies_cores)
         else:
-            sigma, ranks = self.plan.machine.coding_jitter, self.ranks[role]
-            factor = random.jitter(sigma, self.plan.seed, step, ranks, op.name)
+            ranks = self.ranks[role]
+            factor = self.draws.coding(self.plan, role, step, ranks, op.name)
             alone, gathers = self._coding(op, step)
             taken = np.full(len(ranks), alone)
             if self.waking and gathers:
@@ -356,9 +357,10 @@ def simulate(
     assert known is None or not changes
 
     costs = ExchangeCosts(plan, decisions or {}, min(price.LIMIT, share), known)
+    draws = Draws(kept=bool(plan.machine.cores))
 
     def placed(sharing: CoreSharing, progress: Progress | None) -> _Simulation:
-        simulation = _Simulation(plan, decisions or {}, costs, sharing)
+        simulation = _Simulation(plan, decisions or {}, costs, sharing, draws)
         for step in range(steps):
             if step in changes:
                 simulation.follow(changes[step], step)

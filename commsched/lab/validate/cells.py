@@ -4,6 +4,7 @@ Cells are drawn by seed so that each bed meets every method, and each method eve
 compute and every ratio, on different beds.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -49,8 +50,8 @@ BUCKETS = 8  # per net, at the most
 LONGEST = 0.4  # s of a predicted step; nets with slower methods are smaller
 LARGEST = 2**26  # most elements of a net, for links that seem to take no time per byte
 PARTS = 4  # of a whole run; each visits all beds, and the first is the subset
-SUBSET = 5  # cells of emulated compute per bed in the subset
-CASES, FEW_CASES = 12, 2  # decisions, and those of the subset
+SUBSET, FEW_TRAINED = 3, 1  # cells of emulated compute, and trainings, per bed in the subset
+CASES, FEW_CASES = 12, 1  # decisions, and those of the subset
 
 
 class ValidationCell(NamedTuple):
@@ -96,19 +97,35 @@ def draw(seed: int, beds: Sequence[str] = BEDS, named: bool = False) -> list[lis
     few = [b for stratum in STRATA if (b := rng.choice(stratum)) in beds]
     few = few if few and not named else list(beds)
     parts: list[list[ValidationCell]] = [[] for _ in range(PARTS)]
-    met = set[str]()
     for bed in beds:
         emulated, trained = _emulated(bed, seed), _trained(bed, seed)
         if bed in few:
-            emulated.sort(key=lambda cell: cell.method in met)
-            parts[0] += [*emulated[:SUBSET], *trained[:2]]
-            met |= {cell.method for cell in emulated[:SUBSET]}
-            emulated, trained = emulated[SUBSET:], trained[2:]
+            for _ in range(SUBSET):
+                parts[0].append(_newest(emulated, parts[0]))
+                emulated.remove(parts[0][-1])
+            parts[0] += trained[:FEW_TRAINED]
+            trained = trained[FEW_TRAINED:]
         for i, cell in enumerate((*emulated, *trained)):
             parts[1 + i % (PARTS - 1)].append(cell)
     for i, case in enumerate(_decisions(seed, few, beds)):
         parts[0 if i < FEW_CASES else 1 + i % (PARTS - 1)].append(case)
     return [sorted(part, key=lambda cell: beds.index(cell.bed)) for part in parts]
+
+
+def _newest(cells: Sequence[ValidationCell], chosen: Sequence[ValidationCell]) -> ValidationCell:
+    """Return the first cell whose method the chosen ones lack, and whose kinds they have least."""
+    methods = {cell.method for cell in chosen}
+    had = Counter(kind for cell in chosen for kind in _kinds(cell))
+
+    def met(cell: ValidationCell) -> tuple[bool, int]:
+        return cell.method in methods, sum(had[kind] for kind in _kinds(cell))
+
+    return min(cells, key=met)
+
+
+def _kinds(cell: ValidationCell) -> tuple[object, object]:
+    """Return the kind of compute, with its ratio, and of net."""
+    return (cell.compute, cell.ratio), cell.net.partition(":")[0]
 
 
 def _emulated(bed: str, seed: int) -> list[ValidationCell]:
@@ -157,9 +174,10 @@ def _trained(bed: str, seed: int) -> list[ValidationCell]:
 
 
 def _decisions(seed: int, few: Sequence[str], beds: Sequence[str]) -> list[ValidationCell]:
-    """Return the cases of decisions, the first on beds of the subset."""
+    """Return the cases of decisions, the first on beds of the subset, of few ranks at first."""
     rng = Random(f"decisions {seed}")
-    places = [*rng.sample(few, len(few)), *rng.sample(list(beds), len(beds))]
+    quick = sorted(rng.sample(few, len(few)), key=lambda bed: Bed.of(bed).shape.ranks)
+    places = [*quick, *rng.sample(list(beds), len(beds))]
     kinds = _cycle(rng)
     return [
         ValidationCell(
