@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.calibrate import exercise
+from commsched.calibrate import workload
 from commsched.calibrate.cell_times import kinds_of, predict
 from commsched.calibrate.processor_costs import with_processor_costs
 from commsched.machine.relink import relinked
@@ -32,8 +32,8 @@ def test_the_costs_of_exchanges_are_found_in_what_the_simulator_charges(
 
     costs = {"dispatch": dispatch, "message": message}
     right = relinked(replace(machine(2, 2), cores=2, **costs), inside=polled, between=polled)
-    cells = exercise.choose(right, 5.0)
-    made = exercise.computing(exercise.make_plan(right, cells))
+    cells = workload.choose(right, 5.0)
+    made = workload.computing(workload.make_plan(right, cells))
     placed: list[CoreSharing] = []
     slower = CoreSharing.slower
 

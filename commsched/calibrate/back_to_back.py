@@ -6,7 +6,8 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched.calibrate.cell_times import kinds_of
-from commsched.calibrate.exercise import RING, SMALL, WARM, run
+from commsched.calibrate.exercise import run
+from commsched.calibrate.workload import RING, SMALL, WARM
 from commsched.machine.model import Machine
 from commsched.net.bucket import Piece
 from commsched.net.graph import Layer, Net, Tensor

@@ -12,11 +12,11 @@ import numpy.typing as npt
 from mpi4py import MPI
 
 from commsched import files
-from commsched.calibrate import back_to_back, coding, exercise, links, stalls, traits
+from commsched.calibrate import back_to_back, coding, exercise, links, stalls, traits, workload
 from commsched.calibrate.cell_times import CellTimes, predict
-from commsched.calibrate.exercise import WorkloadCell
 from commsched.calibrate.fit import fit
 from commsched.calibrate.processor_costs import with_processor_costs
+from commsched.calibrate.workload import WorkloadCell
 from commsched.exchange.pair import LIBRARY
 from commsched.machine import file as machine_file
 from commsched.machine.device import Device
@@ -60,16 +60,16 @@ def calibrate(
         return machine  # nothing is exchanged
     jitter = machine.jitter  # not part of the workload
     cells = _chosen(machine, seconds * EXERCISE, comm)
-    if warns and comm.rank == 0 and not exercise.tell_bytes(machine, cells):
+    if warns and comm.rank == 0 and not workload.tell_bytes(machine, cells):
         largest = max(cell.nbytes for cell in cells) / 1e3
         print(
             f"warning: {seconds:g} s are too few here: times of buckets above {largest:.3g} kB are"
             " extrapolated; give more with --seconds",
             file=sys.stderr,
         )
-    plan = exercise.make_plan(machine, cells)
+    plan = workload.make_plan(machine, cells)
     agree.check_plan(plan, comm)
-    plans = [plan, exercise.computing(plan)] if place is ON_HOST else [plan]
+    plans = [plan, workload.computing(plan)] if place is ON_HOST else [plan]
     times = exercise.measure(comm, plans, seconds * EXERCISE, timeout, place)
     behind = back_to_back.measure(comm, machine, timeout, place)
     progress("fitting", 1.0)
@@ -96,7 +96,7 @@ def _agreed(machine: Machine, comm: MPI.Intracomm) -> Machine:
 
 def _chosen(machine: Machine, seconds: float, comm: MPI.Intracomm) -> list[WorkloadCell]:
     """Return the cells that rank 0 chooses on all ranks: pricing them keeps a core busy."""
-    text = json.dumps(exercise.choose(machine, seconds)) if comm.rank == 0 else ""
+    text = json.dumps(workload.choose(machine, seconds)) if comm.rank == 0 else ""
     return [WorkloadCell(*cell) for cell in json.loads(agree.gather_text(text, comm)[0])]
 
 
@@ -160,7 +160,7 @@ def _fitted(
     beat: Callable[[], None],
 ) -> Machine:
     """Return the machine whose simulation is nearest to the measured times."""
-    held = exercise.held_out(cells)
+    held = workload.held_out(cells)
     machine = replace(plans[0].machine, native=_native(cells, times[0], ~held))
     if machine.nodes > 1 and plans[-1].net.occupies_cores:  # shared memory has no packets
         between = replace(machine.between, interrupts=times[-1].interrupts)

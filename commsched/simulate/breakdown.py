@@ -92,7 +92,7 @@ def message_makeup(machine: Machine, op: Op, rank: int, peer: int) -> Makeup:
 
 def _makeup(plan: Plan, op: Op) -> Makeup:
     """Price an exchange three times: in full, without coding, and without bytes and coding."""
-    machines = plan.machine, *once(plan.machine, plan.machine.everyone, _poorer)
+    machines = plan.machine, *once(plan.machine, plan.machine.everyone, _stripped)
     everyone = op.launch < 0
     group = plan.machine.everyone if everyone else plan.group(plan.launches[op.launch])
     if not everyone and plan.launches[op.launch].in_teams:
@@ -119,7 +119,7 @@ def _makeup(plan: Plan, op: Op) -> Makeup:
     return Makeup(float(least), max(float(dry - least), 0.0), max(float(full - dry), 0.0))
 
 
-def _poorer(machine: Machine, _: Group) -> tuple[Machine, Machine]:
+def _stripped(machine: Machine, _: Group) -> tuple[Machine, Machine]:
     """Return a machine whose coding takes no time, and one whose bytes take none either."""
     uncoded = replace(machine, device=replace(machine.device, bandwidth=INSTANT, codecs={}))
     return uncoded, _without_bytes(uncoded)

@@ -51,7 +51,7 @@ LONGEST = 0.4  # s of a predicted step; nets with slower methods are smaller
 LARGEST = 2**26  # most elements of a net, for links that seem to take no time per byte
 PARTS = 4  # of a whole run; each visits all beds, and the first is the subset
 SUBSET, FEW_TRAINED = 3, 1  # cells of emulated compute, and trainings, per bed in the subset
-CASES, FEW_CASES = 12, 1  # decisions, and those of the subset
+CASES, FEW_CASES = 12, 2  # decisions, and those of the subset
 
 
 class ValidationCell(NamedTuple):
