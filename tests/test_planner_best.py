@@ -15,6 +15,7 @@ from commsched.machine.model import Machine, resized
 from commsched.net import file as net_file
 from commsched.net.graph import Layer, Net
 from commsched.planner.make_plan import make_plan
+from commsched.planner.only_methods import only
 from commsched.planner.request import Request
 from commsched.planner.search.bound import lower_bound
 from commsched.planner.search.exact import exact
@@ -50,6 +51,15 @@ def test_the_search_alone_is_at_most_two_percent_above_the_optimum():
         problem = instance(seed)
         if len(problem.units) <= 6:  # larger ones have 500 times as many candidates
             assert searched(problem).least <= MOST * optimum(problem), seed
+
+
+def test_a_faster_device_has_no_slower_plan():
+    net, machine = net_file.load("bert-base"), machine_file.load("dgx-a100")
+    seconds = []
+    for stretch in (0.148, 0.176):
+        request = Request(net=net.scaled(1.0, stretch), machine=machine)
+        seconds.append(make_plan(only(request, ["ring+dense"])).iteration)
+    assert seconds[0] <= seconds[1]
 
 
 def test_branch_and_bound_finds_the_optimum():

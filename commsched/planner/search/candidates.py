@@ -1,15 +1,15 @@
 """The search of the planner `best`: which buckets, order, methods and update window.
 
 The first candidate comes from closed forms at once. Then follow dynamic programming over bucket
-boundaries in two orders, improvement by single changes, and all baselines; small instances are
-solved exactly. The best few candidates and near baselines are simulated, and the fastest wins; of
-equal ones that of the least effort. If the machine file records held-out errors, the fastest is the
-one whose iteration is expected to be the shortest where exchanges err alike. A search with a time
-limit simulates dense plans, the first candidate and near baselines before, keeps time for its last
-simulations, and returns only what it has simulated.
+boundaries in two kinds of order, improvement by single changes, and all baselines; small instances
+are solved exactly. The best few candidates and near baselines are simulated, and the fastest wins;
+of equal ones that of the least effort. If the machine file records held-out errors, the fastest is
+the one whose iteration is expected to be the shortest where exchanges err alike. A search with a
+time limit simulates dense plans, the first candidate and near baselines before, keeps time for its
+last simulations, and returns only what it has simulated.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import takewhile
 
@@ -22,7 +22,7 @@ from commsched.planner.search.dynamic import boundaries
 from commsched.planner.search.exact import MOST, UNITS, exact, size
 from commsched.planner.search.fit_memory import fit_memory
 from commsched.planner.search.improve import GAIN, SAME, improved, tidied
-from commsched.planner.search.order import by_priority
+from commsched.planner.search.order import units_by_priority
 from commsched.planner.search.prices import PriceTables
 from commsched.planner.search.problem import BASELINES, NO_SEARCH, Narrower, Placed, Problem
 from commsched.planner.search.risk import Risk
@@ -241,36 +241,42 @@ class Search:
         self.offer(tidied(careful, improved(careful, first, self.over)), "careful")
 
     def _search(self) -> None:
-        """Boundaries and improvement in backward order, then in the order of the best plan."""
-        problem, late = self.problem, self.problem.late
-        units = problem.units
+        """Boundaries and improvement in backward order, then by priority."""
+        problem, units = self.problem, self.problem.units
         if len(units) <= UNITS and size(problem, units) <= self.exact:
             self.offer(exact(problem, units, self.leader), "exact")
+        self._ordered(units, self._as_launched)
+        self._ordered(self._by_priority(), self._by_priority)
+        if not self.done():
+            self._other_window()
+
+    def _ordered(self, units: list[Unit], reordered: Callable[[], list[Unit]]) -> None:
+        """Boundaries and improvement in one order of units after another, while that helps."""
         for _ in range(ROUNDS):
             if self.done():
                 return
             before = self.least
-            self.offer(boundaries(problem, units, late), "boundaries")
-            self._improve(self.leader)
-            units = self._reordered(self.leader, units)
-            if self.least >= before * (1 - 1e-4):
-                break
-        if self.done():
-            return
-        ordered = by_priority(problem, self._pieces(late))
-        self.offer(boundaries(problem, [c.bucket.units[0] for c in ordered], late), "priority")
-        self._improve(self.leader)
-        self._other_window()
+            found = boundaries(self.problem, units, self.problem.late)
+            self.offer(found, "boundaries")
+            near = self.problem.evaluator.one(found) <= NEAR * self.least
+            self._improve(found if near else self.leader)
+            if self.least >= before * (1 - GAIN):
+                return
+            units = reordered()
 
-    def _pieces(self, late: bool) -> list[MethodChoice]:
-        """Return one bucket per unit, with its cheapest method."""
+    def _launched(self) -> list[MethodChoice]:
+        """The leader's launches; one of each unit if it has other units than the search."""
+        choices = self.leader.choices
+        if {unit for choice in choices for unit in choice.bucket.units} == set(self.problem.units):
+            return list(choices)
         made = [bucket([unit]) for unit in self.problem.units]
         return [MethodChoice(b, m) for b, m in zip(made, self.problem.cheapest(made), strict=True)]
 
-    def _reordered(self, candidate: Candidate, units: list[Unit]) -> list[Unit]:
-        """The units as the candidate launches them, where it has the units of the search."""
-        order = [unit for choice in candidate.choices for unit in choice.bucket.units]
-        return order if set(order) == set(units) else units
+    def _as_launched(self) -> list[Unit]:
+        return [unit for choice in self._launched() for unit in choice.bucket.units]
+
+    def _by_priority(self) -> list[Unit]:
+        return units_by_priority(self.problem, self._launched(), self.problem.units)
 
     def _improve(
         self, candidate: Candidate, methods_only: bool = False, gain: float = GAIN

@@ -3,29 +3,54 @@
 import heapq
 from collections.abc import Sequence
 
+import numpy as np
+
+from commsched.arrays import Floats
 from commsched.planner.search.problem import Problem
-from commsched.planner.space import MethodChoice
+from commsched.planner.space import Bucket, MethodChoice, Unit
 
 
 def by_priority(problem: Problem, choices: Sequence[MethodChoice]) -> tuple[MethodChoice, ...]:
-    """Choose whenever the exchange stream falls free; launches of one layer keep their order.
+    """Choose whenever the exchange stream falls free; launches of one layer keep their order."""
+    rows = problem.evaluator.rows(choices)
+    vote, encode, exchange, _ = rows.seconds.sum(axis=1)  # over phases
+    order = _served([c.bucket for c in choices], rows.ready + encode, vote + exchange)
+    return tuple(choices[i] for i in order)
+
+
+def units_by_priority(
+    problem: Problem, choices: Sequence[MethodChoice], units: Sequence[Unit]
+) -> list[Unit]:
+    """Order units as if each were launched alone, in its share of its launch's seconds."""
+    rows = problem.evaluator.rows(choices)
+    vote, encode, exchange, _ = rows.seconds.sum(axis=1)
+    place = {unit: k for k, choice in enumerate(choices) for unit in choice.bucket.units}
+    launch = [place[unit] for unit in units]
+    made = [choices[k].bucket for k in launch]
+    share = np.array([unit.numel / one.numel for unit, one in zip(units, made, strict=True)])
+    later = [unit.ready - one.ready for unit, one in zip(units, made, strict=True)]
+    encoded = rows.ready[launch] + later + share * encode[launch]
+    order = _served(units, encoded, share * (vote + exchange)[launch])
+    return [units[i] for i in order]
+
+
+def _served(made: Sequence[Bucket | Unit], encoded: Floats, busy: Floats) -> list[int]:
+    """Return the order in which one stream serves what is encoded at some s and keeps it busy.
 
     Source: Schrage's rule for one machine with heads and tails (Carlier, EJOR 11(1), 1982).
     """
-    rows = problem.evaluator.rows(choices)
-    vote, encode, exchange, _ = rows.seconds.sum(axis=1)  # over phases
-    encoded, busy = (rows.ready + encode).tolist(), (vote + exchange).tolist()
-    coming = sorted(range(len(choices)), key=lambda i: (choices[i].bucket.ready, i))
+    ready, lasts = encoded.tolist(), busy.tolist()
+    coming = sorted(range(len(made)), key=lambda i: (made[i].ready, i))
     waiting: list[tuple[int, int]] = []
-    found: list[MethodChoice] = []
+    found: list[int] = []
     now, at = 0.0, 0
-    while len(found) < len(choices):
-        while at < len(coming) and (not waiting or encoded[coming[at]] <= now):
+    while len(found) < len(made):
+        while at < len(coming) and (not waiting or ready[coming[at]] <= now):
             i = coming[at]
-            heapq.heappush(waiting, (choices[i].bucket.after, i))
-            now = max(now, encoded[i]) if len(waiting) == 1 else now
+            heapq.heappush(waiting, (made[i].after, i))
+            now = max(now, ready[i]) if len(waiting) == 1 else now
             at += 1
         _, i = heapq.heappop(waiting)
-        found.append(choices[i])
-        now += busy[i]
-    return tuple(found)
+        found.append(i)
+        now += lasts[i]
+    return found
