@@ -216,12 +216,13 @@ def test_decisions_are_judged_by_regret_rank_and_whether_to_compress():
 def test_a_decision_has_eight_plans_and_the_choice_is_predicted_to_be_the_fastest_of_ours():
     net = scaled(cell("", net="cnn:5"), MACHINE)
     made = decisions.plans(net, MACHINE, 0.1)
-    assert len({plan.hash for plan, _ in made}) == len(made) <= decisions.PLANS
-    names = [name for _, some in made for name in some]
+    assert len({one.plan.hash for one in made}) == len(made) <= decisions.PLANS
+    assert [one.seconds for one in made] == [iteration(one.plan) for one in made]
+    names = [name for one in made for name in one.names]
     assert len(set(names)) == len(names)
     assert {*decisions.OURS, "ddp-25mb"} <= set(names)
-    ours = [iteration(plan) for plan, some in made if set(some) & set(decisions.OURS)]
-    assert iteration(made[0][0]) == min(ours)
+    ours = [one.seconds for one in made if set(one.names) & set(decisions.OURS)]
+    assert made[0].seconds == min(ours)
 
 
 def test_a_table_keeps_the_newest_row_and_drops_a_torn_line(tmp_path):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from statistics import median
+from typing import NamedTuple
 
 from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method
@@ -15,6 +16,7 @@ from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.planner.search.problem import BASELINES, Problem
 from commsched.planner.search.timing import iteration
+from commsched.simulate.exchange_costs import Known
 from commsched.timeline import measure
 
 FP16, TOPK = "fp16", "topk:0.01"
@@ -29,23 +31,33 @@ PLANNING = 4.0  # s of search for each of our plans
 USUAL = 100e6  # B of gradients of a net for which buckets of fixed sizes are meant
 
 
-def plans(
-    net: Net, machine: Machine, planning: float = PLANNING
-) -> list[tuple[Plan, tuple[str, ...]]]:
-    """Return up to PLANS different plans and their planners' names; the choice is the first."""
+class Predicted(NamedTuple):
+    """A plan of a decision and its simulated iteration."""
+
+    plan: Plan
+    names: list[str]  # of the planners that return it
+    seconds: float
+
+
+def plans(net: Net, machine: Machine, planning: float = PLANNING) -> list[Predicted]:
+    """Return up to PLANS different plans; the planner's choice is the first."""
     everything = Request(
         net=net, machine=machine, lossy=OURS["best"], scale=net.nbytes / USUAL, time_limit=planning
     )
-    found: dict[str, tuple[Plan, list[str]]] = {}
+    found: dict[str, Predicted] = {}
+    known: Known = {}
 
     def add(name: str, plan: Plan) -> None:
         launches = tuple(replace(launch, reason=None) for launch in plan.launches)
         bare = replace(plan, launches=launches, planner="", iteration=0.0, bound=0.0)
-        found.setdefault(bare.hash, (bare, []))[1].append(name)
+        if bare.hash not in found:
+            found[bare.hash] = Predicted(bare, [], iteration(bare, known))
+        found[bare.hash].names.append(name)
 
-    ours = {name: make_plan(replace(everything, lossy=lossy)) for name, lossy in OURS.items()}
-    for name, plan in sorted(ours.items(), key=lambda item: iteration(item[1])):
-        add(name, plan)  # a wider search within its time may be worse than a narrower one
+    for name, lossy in OURS.items():
+        add(name, make_plan(replace(everything, lossy=lossy)))
+    # A wider search within its time may be worse than a narrower one.
+    found = dict(sorted(found.items(), key=lambda item: item[1].seconds))
     problem = Problem(everything)
     for name in (*OTHERS, *MORE):
         if len(found) < PLANS:
@@ -53,7 +65,7 @@ def plans(
                 add(name, problem.plan(problem.within(BASELINES[name](problem)), name))
             except CommschedError:
                 continue  # this system has no plan for the net
-    return [(plan, tuple(names)) for plan, names in found.values()]
+    return [*found.values()]
 
 
 def measured_plans(
@@ -64,17 +76,17 @@ def measured_plans(
     made = plans(net, machine)
     measured: list[list[float]] = [[] for _ in made]
     for turn in range(TURNS):
-        for i, (plan, names) in enumerate(made):
-            session.say(f"{case}: turn {turn + 1} of {TURNS}, {', '.join(names)}")
-            timeline, _ = session.measured(plan, case, f"{case.stem}-{i}", min(steps, STEPS))
+        for i, one in enumerate(made):
+            session.say(f"{case}: turn {turn + 1} of {TURNS}, {', '.join(one.names)}")
+            timeline, _ = session.measured(one.plan, case, f"{case.stem}-{i}", min(steps, STEPS))
             seconds = measure.iteration_seconds(timeline)[measure.settled(timeline)]
             measured[i].append(median(seconds.tolist()))
     return tuple(
         MeasuredPlan(
-            names=names,
-            compresses=any(find_method(launch.method).compresses for launch in plan.launches),
-            predicted=iteration(plan),
+            names=tuple(one.names),
+            compresses=any(find_method(launch.method).compresses for launch in one.plan.launches),
+            predicted=one.seconds,
             measured=tuple(seconds),
         )
-        for (plan, names), seconds in zip(made, measured, strict=True)
+        for one, seconds in zip(made, measured, strict=True)
     )
