@@ -127,3 +127,41 @@ def test_a_validation_of_osu_is_no_time(tmp_path):
     log.write_text(log.read_text().replace("7.00 Pass", "7.00 Fail"))
     with pytest.raises(CommschedError, match=r"the validation of 1024 B failed"):
         read(log)
+
+
+PLAIN = "time algbw busbw #wrong"
+SPREAD = f"{PLAIN} i_min i_max i_p99 i_cv%"
+
+
+@pytest.mark.parametrize(
+    ("columns", "row"),
+    [
+        (f"{PLAIN} {PLAIN} timestamp", "{} 7 8 0 {} 7 8 0 2026-01-02 03:04:05"),
+        (f"{SPREAD} {SPREAD}", "{} 7 8 0 1 3 3 9 {} 7 8 0 1 3 3 9"),
+        (f"{SPREAD} {SPREAD} timestamp", "{} 7 8 0 1 3 3 9 {} 7 8 0 1 3 3 9 2026-01-02 03:04:05"),
+        (f"{PLAIN} {PLAIN}", "{} 7 8 N/A {} 7 8 N/A"),
+    ],
+)
+def test_the_header_of_nccl_tests_says_which_column_is_the_time(columns, row, tmp_path):
+    log = tmp_path / "log.txt"
+    lines = ["# Collective test starting: all_reduce_perf"]
+    lines += ["10-0-1-2:14:14 [0] NCCL INFO NET/IB", f"# size count type redop root {columns}"]
+    lines += [f"{size} {size // 4} float sum -1 {row.format(99, size / 8)}" for size in SIZES]
+    log.write_text("\n".join(lines))
+    (found,) = read(log)
+    assert found.points == tuple((size, pytest.approx(size / 8e6)) for size in SIZES)
+
+
+def test_wrong_sums_times_of_calls_and_several_groups_are_refused(tmp_path):
+    text = nccl(tmp_path / "log.txt", (2, 2), 1.5, name="all_reduce_perf").read_text()
+    log = tmp_path / "other.txt"
+    log.write_text(text.replace(" 0\n1024 ", " 4\n1024 "))
+    with pytest.raises(CommschedError, match=r"validation of 256 B failed; a link is fitted"):
+        read(log)
+    calls = PLAIN.replace("time", "cputime")
+    log.write_text(text.replace("\n256 ", f"\n# size count type redop root {calls} {calls}\n256 "))
+    with pytest.raises(CommschedError, match="times are those of the host's calls; run the test"):
+        read(log)
+    log.write_text(text.replace("Rank 1 Group 0", "Rank 1 Group 1"))
+    with pytest.raises(CommschedError, match="several groups of ranks were measured at once"):
+        read(log)

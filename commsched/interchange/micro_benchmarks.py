@@ -5,7 +5,7 @@ same), OSU Micro-Benchmarks 5 to 7 (mvapich.cse.ohio-state.edu/benchmarks).
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
@@ -23,11 +23,14 @@ READ = "all_reduce_perf, sendrecv_perf, osu_latency, osu_bw and osu_allreduce"
 LEAST = 4  # sizes: some are fitted to, one at least is left out
 TITLE = re.compile(r"#\s*OSU MPI\S*\s+(.+?)\s+Test\b")
 NAMED = re.compile(r"#.*\b(\w+)_perf\b")
-RANK = re.compile(r"#\s+Rank\s+\d+\s.*\bon\s+(\S+)\s+device\b")
+RANK = re.compile(r"#\s+Rank\s+\d+(\s+Group\s+\d+)?\s.*\bon\s+(\S+)\s+device\b")
 BEGIN = re.compile(r"#\s*(?:Collective test starting|n?Thread\b.*\bminBytes)")
 FAILED = "Fail"
 VERDICTS = ("Pass", FAILED)  # the last column of OSU's tests with -c
-COLUMNS = 4  # time, algbw, busbw and #wrong, out of place and then in place
+TIME, WRONG = "time", "#wrong"
+COLUMNS = (TIME, "algbw", "busbw", WRONG) * 2  # out of place and then in place
+BEFORE = ("#", "size", "count", "type", "redop", "root")
+HEADER = re.compile(r"#\s+size\s+count\s.*time\s+algbw\s+busbw\b")
 
 
 class Series(NamedTuple):
@@ -84,27 +87,56 @@ def _osu(path: str, lines: list[str]) -> Series | str:
 
 def _nccl(path: str, lines: list[str]) -> Series | str:
     """Read a test of nccl-tests: times in place, or out of place if it has no others."""
-    hosts = [match[1] for match in map(RANK.match, lines) if match]
+    ranks = [match for match in map(RANK.match, lines) if match]
+    hosts = [match[2] for match in ranks]
     lanes = tuple(hosts.count(host) for host in dict.fromkeys(hosts))
-    body = [line.split() for line in lines if line[:1].isdigit()]
+    columns = _columns(lines)
+    body = [words for words in map(str.split, lines) if "".join(words[:2]).isdecimal()]
     width = len(body[0]) if body else 0
-    whole = [words for words in body if len(words) == width > 2 * COLUMNS]
-    points = []
-    for words in whole:
-        times = [_number(words[-COLUMNS]), _number(words[-2 * COLUMNS])]
-        seconds = next((time for time in times if time), None)
-        if seconds:
-            points.append((float(words[0]), seconds * 1e-6))
+    whole = [words for words in body if len(words) == width > len(columns)]
+    rows = [_cells(columns, words) for words in whole]
+    if TIME not in columns:
+        raise CommschedError(
+            f"{path}: its times are those of the host's calls; run the test without -C"
+        )
+    times = [next(filter(None, map(_number, reversed(row[TIME]))), None) for row in rows]
+    sizes = [words[0] for words in whole]
+    points = [(float(size), time * 1e-6) for size, time in zip(sizes, times, strict=True) if time]
     ascending = _ascending(points, path, lines[0])
     named = next((match[1] for match in map(NAMED.match, lines) if match), "")
-    kind = NCCL.get(named) if named else _kind(whole, sum(lanes))
+    kind = NCCL.get(named) if named else _kind(whole, rows, sum(lanes))
     if kind is None:
         return f"{named}_perf" if named else "an unnamed test of nccl-tests"
+    if len({match[1] for match in ranks}) > 1:
+        raise CommschedError(
+            f"{path}: several groups of ranks were measured at once; run the test without"
+            " NCCL_TESTS_SPLIT"
+        )
+    for size, row in zip(sizes, rows, strict=True):
+        if any(map(_number, row.get(WRONG, ()))):
+            raise _failed(path, size)
     torn = len(whole) < len(body) or not any("Avg bus bandwidth" in line for line in lines)
     return Series(path, kind, f"nccl-tests' {kind}", ascending, lanes, torn)
 
 
-def _kind(rows: list[list[str]], ranks: int) -> str | None:
+def _columns(lines: list[str]) -> tuple[str, ...]:
+    """Return the names of the columns from the time on, a name for each word of a row."""
+    heads = (line.split() for line in lines if HEADER.match(line))
+    names = [name for name in next(heads, COLUMNS) if name not in BEFORE]
+    return tuple(name for name in names for _ in range(1 + (name == "timestamp")))  # day and hour
+
+
+def _cells(columns: Sequence[str], words: Sequence[str]) -> dict[str, list[str]]:
+    """Return the words of a row by the names of their columns, those out of place first."""
+    found: dict[str, list[str]] = {}
+    for name, word in zip(columns, words[-len(columns) :], strict=True):
+        found.setdefault(name, []).append(word)
+    return found
+
+
+def _kind(
+    rows: Sequence[Sequence[str]], cells: Sequence[Mapping[str, Sequence[str]]], ranks: int
+) -> str | None:
     """Tell a test by its operation and the ratio of its two bandwidths, where it has no name.
 
     It is 2 (p - 1) / p for an all-reduce of p ranks, and 1 for sends to the next rank. Other tests
@@ -115,14 +147,14 @@ def _kind(rows: list[list[str]], ranks: int) -> str | None:
     others = (ranks - 1) / ranks
     adds = rows[0][3] not in ("none", "-1")
     kind, ratio = (ALL_REDUCE, 2 * others) if adds else (SHIFT, 1.0)
-    limits = [_ratio(words) for words in rows]
+    limits = [_ratio(row) for row in cells]
     fit = [all(low <= tried <= high for low, high in limits) for tried in (ratio, others)]
     return kind if fit == [True, False] else None
 
 
-def _ratio(words: list[str]) -> tuple[float, float]:
+def _ratio(cells: Mapping[str, Sequence[str]]) -> tuple[float, float]:
     """Return the limits of bus over algorithm bandwidth that the digits of a row leave open."""
-    rates = words[1 - 2 * COLUMNS : 3 - 2 * COLUMNS]
+    rates = cells["algbw"][0], cells["busbw"][0]
     algorithm, bus = map(_number, rates)
     if algorithm is None or bus is None:
         return 0.0, inf
@@ -147,11 +179,14 @@ def _rows(lines: list[str], least: int, path: str) -> Iterator[list[float]]:
         numbers = [value for value in row if value is not None]
         if len(numbers) == len(row) >= least:
             if verdict == FAILED:
-                raise CommschedError(
-                    f"{path}: the validation of {words[0]} B failed; a link is fitted to messages"
-                    " that arrive"
-                )
+                raise _failed(path, words[0])
             yield numbers
+
+
+def _failed(path: str, size: str) -> CommschedError:
+    return CommschedError(
+        f"{path}: the validation of {size} B failed; a link is fitted to messages that arrive"
+    )
 
 
 def _ascending(points: Points, path: str, title: str) -> tuple[tuple[float, float], ...]:
