@@ -97,6 +97,17 @@ def test_a_layer_takes_its_kernels_and_collectives_are_taken_apart(tmp_path):
     assert net.source.endswith("collectives take 60 us a step, 50% of it while the rank computes")
 
 
+def test_an_optimizer_that_calls_both_passes_has_the_time_after_them(tmp_path):
+    trace = Trace()
+    for step in range(3):
+        trace.step(1000 * step, step)
+    want = imported(trace.file(tmp_path / "trace.json.gz")).net
+    for event in trace.events:  # as optimizer.step(closure) is recorded
+        if event["name"].startswith("Optimizer.step"):
+            event |= {"ts": event["ts"] - 195, "dur": event["dur"] + 195}
+    assert imported(trace.file(tmp_path / "trace.json.gz")).net == want
+
+
 def test_without_shapes_a_layer_is_a_bucket_and_without_either_it_is_refused(tmp_path):
     trace = Trace()
     trace.step(0, 0, shapes=False)

@@ -110,7 +110,7 @@ def _step(recording: Recording, start: float, end: float) -> Step | None:
     thread = _forward_thread(everything, turned)
     own = recording.within(thread, start, end)
     marks = [e for e in own if e.cat == "user_annotation"]
-    aside = [e for e in marks if e.name.startswith((LOADER, OPTIMIZER))]
+    aside = [e for e in marks if e.name.startswith((LOADER, OPTIMIZER)) and not _holds(e, turned)]
     all_ops = [e for e in own if e.cat == "cpu_op"]
     ops = outermost(e for e in all_ops if e.ts < turned)
     ops = [e for e, out in zip(ops, innermost(aside, ops), strict=True) if out is None]
@@ -128,6 +128,8 @@ def _step(recording: Recording, start: float, end: float) -> Step | None:
     at = max(at, clock.when(thread, turned))  # the loss belongs to the forward pass
     backward = _backward(recording, clock, nodes, everything, at)
     updates = outermost(e for e in marks if e.name.startswith(f"{OPTIMIZER}step"))
+    over = max(node.end for node in nodes)
+    since = [over if _holds(e, turned) else e.ts for e in updates]
     collectives = _collectives(recording, start, end)
     computing = _computing(recording, clock, everything, start, end)
     spans = _spans([(c.start, c.end) for c in collectives])
@@ -137,11 +139,16 @@ def _step(recording: Recording, start: float, end: float) -> Step | None:
         forward=tuple(forward),
         backward=tuple(backward),
         data=_waiting(clock, everything, begin),
-        optimizer=sum(_update(clock, e) for e in updates),
+        optimizer=sum(_update(clock, *pair) for pair in zip(updates, since, strict=True)),
         collectives=tuple(collectives),
         communication=_length(spans),
         hidden=_length(intersection(spans, union(computing))),
     )
+
+
+def _holds(mark: Event, moment: float) -> bool:
+    """Tell whether a span lasts at a moment: an optimizer may call both passes as a closure."""
+    return mark.ts <= moment < mark.end
 
 
 def _forward_thread(events: Sequence[Event], turned: float) -> Any:
@@ -245,11 +252,11 @@ def _all_reduced(event: Event) -> list[Gradient]:
     return [Gradient(tuple(s), "float32") for s in shapes if isinstance(s, list) and s]
 
 
-def _update(clock: _Clock, mark: Event) -> float:
-    """Seconds of an optimizer's step."""
+def _update(clock: _Clock, mark: Event, since: float) -> float:
+    """Seconds of an optimizer's step, whose own work begins at `since`."""
     if not clock.on_device:
-        return mark.dur / 1e6
-    own = [k for k in clock.kernels if k.thread == mark.tid and mark.ts <= k.given < mark.end]
+        return (mark.end - since) / 1e6
+    own = [k for k in clock.kernels if k.thread == mark.tid and since <= k.given < mark.end]
     return (max(k.end for k in own) - min(k.start for k in own)) / 1e6 if own else 0.0
 
 
