@@ -108,6 +108,17 @@ def test_an_optimizer_that_calls_both_passes_has_the_time_after_them(tmp_path):
     assert imported(trace.file(tmp_path / "trace.json.gz")).net == want
 
 
+@pytest.mark.parametrize(("dtype", "width"), [("double", 8), ("c10::BFloat16", 2), ("float", 4)])
+def test_a_collective_of_the_host_has_the_bytes_of_its_type(dtype, width, tmp_path):
+    trace = Trace()
+    trace.step(0, 0, sent=False)
+    trace.events = [event for event in trace.events if "nccl" not in event["name"]]
+    seen = {"Input_Dims": [[7, 3]], "Input_type": [dtype]}
+    trace.add("user_annotation", "gloo:all_reduce", 200, 5, 3, **seen)
+    found = imported(trace.file(tmp_path / "trace.json.gz"))
+    assert found.data["collectives"]["gloo:all_reduce"]["bytes"] == 21 * width
+
+
 def test_without_shapes_a_layer_is_a_bucket_and_without_either_it_is_refused(tmp_path):
     trace = Trace()
     trace.step(0, 0, shapes=False)

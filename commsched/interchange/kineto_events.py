@@ -32,6 +32,7 @@ DTYPES = {
     "bfloat16": "bfloat16",
     "double": "float64",
 }
+WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # B
 
 
 class Event(msgspec.Struct, gc=False):

@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,8 +14,8 @@ from commsched.interchange import aten
 from commsched.interchange.kineto_events import (
     DTYPES,
     RECORD,
+    WIDTHS,
     Event,
-    Kernel,
     Recording,
     innermost,
     outermost,
@@ -273,7 +274,7 @@ def _waiting(clock: _Clock, everything: Sequence[Event], begin: float) -> float:
 def _collectives(recording: Recording, start: float, end: float) -> list[Collective]:
     """Return what was exchanged: kernels of a device, or spans of a library on the host."""
     found = [
-        Collective(k.name, k.start, k.end, _nbytes(k))
+        Collective(k.name, k.start, k.end, _nbytes(k.sent) if k.sent else 0.0)
         for k in recording.kernels
         if k.communicates and start <= k.given < end
     ]
@@ -282,16 +283,13 @@ def _collectives(recording: Recording, start: float, end: float) -> list[Collect
             e for e in recording.everywhere(start, end) if e.name.startswith(("gloo:", "mpi:"))
         )
         for e in marks:
-            numel = sum(int(np.prod(g.shape)) for g in e.inputs if g.shape)
-            found.append(Collective(e.name, e.ts, e.end, 4.0 * numel))
+            sent = (g._replace(dtype=DTYPES.get(g.dtype, "float32")) for g in e.inputs)
+            found.append(Collective(e.name, e.ts, e.end, sum(map(_nbytes, sent))))
     return found
 
 
-def _nbytes(kernel: Kernel) -> float:
-    if kernel.sent is None or kernel.sent.shape is None:
-        return 0.0
-    width = {"float16": 2, "bfloat16": 2, "float64": 8}.get(kernel.sent.dtype, 4)
-    return float(kernel.sent.shape[0] * width)
+def _nbytes(sent: Gradient) -> float:
+    return float(prod(sent.shape) * WIDTHS[sent.dtype]) if sent.shape else 0.0
 
 
 def _computing(

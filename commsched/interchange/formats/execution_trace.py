@@ -11,7 +11,7 @@ import msgspec
 from commsched.errors import CommschedError
 from commsched.interchange import aten
 from commsched.interchange.content import Content
-from commsched.interchange.kineto_events import DTYPES
+from commsched.interchange.kineto_events import DTYPES, WIDTHS
 from commsched.interchange.kineto_steps import GRADIENT, NODE, STEP
 from commsched.interchange.passes import Backward, Forward, Gradient, Work, layers_of
 from commsched.interchange.registry import FORMATS, Format, Imported, Options
@@ -23,7 +23,6 @@ RECORD = (
 )
 OPERATOR, USER = 0, 7  # scopes of operators and of annotations
 ALIAS = re.compile(r"Tensor\((\w)( -> \*)?\).*-> .*Tensor\(\1\)")  # in the schema of a view
-WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # B
 
 
 class Values(msgspec.Struct):
