@@ -131,7 +131,10 @@ def test_every_send_has_its_receive_and_bytes_are_those_of_the_plan(method, tmp_
     assert played(ranks, made_plan.machine) > 0
 
 
-@pytest.mark.parametrize("method", ["ring+dense", "direct+dense", "ring+fp16", "doubling+dense"])
+@pytest.mark.parametrize(
+    "method",
+    ["ring+dense", "direct+dense", "ring+fp16", "doubling+dense", "mask", "node-union"],
+)
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_simulator_of_the_text_predicts_what_ours_does(method, steps, tmp_path):
     """To the ns to which the text rounds each task."""

@@ -19,6 +19,7 @@ from commsched.exchange.registry import method_at
 from commsched.exchange.vote import voting
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op
+from commsched.program.parts import parts_of, seconds, values_of
 from commsched.program.phases import decided_phase
 from commsched.program.placer import EXCHANGES
 from commsched.schedule.rounds import Goal
@@ -69,6 +70,14 @@ class Moves(NamedTuple):
     waits: int | None  # see `Round.waits`
 
 
+class Rounds(NamedTuple):
+    """The messages of an exchange, and a rank's own seconds before the first and after the last."""
+
+    before: float
+    moves: Sequence[Moves]
+    within: float
+
+
 def tasks(plan: Plan, steps: int = 1, collectives: bool = False) -> list[list[Task]]:
     """Return the tasks of every rank, in an order in which it can do them.
 
@@ -104,7 +113,7 @@ class _Tasks:
         self.made = [[] for _ in range(ranks)]
         self.ends: list[dict[tuple[int, str], int]] = [{} for _ in range(ranks)]
         self.busy: list[dict[str, int]] = [{} for _ in range(ranks)]  # last task of a stream
-        self.moves: dict[tuple[object, ...], list[Moves] | int] = {}
+        self.rounds: dict[tuple[object, ...], Rounds | int] = {}
         self.tags: dict[tuple[object, ...], int] = {}
         self.next_tag = 0
 
@@ -112,10 +121,10 @@ class _Tasks:
         """Refuse a plan whose tasks are too many."""
         self.total += len(placed.ranks)
         if placed.op.kind in EXCHANGES:
-            moves = self._moves(placed)
-            if not isinstance(moves, int):
+            rounds = self._rounds(placed)
+            if not isinstance(rounds, int):
                 own = set(placed.ranks.tolist())
-                self.total += sum(3 * len(own & each.sends.keys()) for each in moves)
+                self.total += sum(3 * len(own & each.sends.keys()) for each in rounds.moves)
         if self.total > MOST:
             raise CommschedError(
                 f"the plan has more than {MOST:,} messages and operations; plan for fewer ranks,"
@@ -185,18 +194,18 @@ class _Tasks:
 
     def _exchange(self, rank: int, placed: Placed, after: Sequence[int]) -> int:
         op, machine = placed.op, self.plan.machine
-        moves = self._moves(placed)
-        if isinstance(moves, int):
+        rounds = self._rounds(placed)
+        if isinstance(rounds, int):
             return self._add(
-                rank, op.name, TaskKind.ALL_REDUCE, placed, after, nbytes=moves, tag=placed.step
+                rank, op.name, TaskKind.ALL_REDUCE, placed, after, nbytes=rounds, tag=placed.step
             )
+        before, moves, within = rounds
         mine = [each for each in moves if rank in each.sends or rank in each.receives]
         if not mine:
-            return self._add(rank, op.name, TaskKind.WORK, placed, after)
+            return self._add(rank, op.name, TaskKind.WORK, placed, after, seconds=before + within)
         first = self._tag(("exchange", placed.step, op.name, op.team), len(moves))
-        begin = self._add(
-            rank, f"{op.name} begin", TaskKind.WORK, placed, after, seconds=machine.startup
-        )
+        spent = before + machine.startup
+        begin = self._add(rank, f"{op.name} begin", TaskKind.WORK, placed, after, seconds=spent)
         held = [begin]  # when all received after so many rounds is merged
         sent: list[int] = []
         for number, each in enumerate(moves):
@@ -226,7 +235,8 @@ class _Tasks:
                     seconds=side.seconds,
                 )
             held.append(merged)
-        return self._add(rank, op.name, TaskKind.WORK, placed, sorted({*sent, held[-1]}))
+        over = sorted({*sent, held[-1]})
+        return self._add(rank, op.name, TaskKind.WORK, placed, over, seconds=within)
 
     def _end(
         self, rank: int, name: str, kind: TaskKind, placed: Placed, after: int, side: Side, tag: int
@@ -235,27 +245,26 @@ class _Tasks:
             rank, name, kind, placed, [after], nbytes=side.nbytes, peer=side.peer, tag=tag
         )
 
-    def _moves(self, placed: Placed) -> list[Moves] | int:
+    def _rounds(self, placed: Placed) -> Rounds | int:
         """Return the rounds of an exchange, or the bytes of an all-reduce in one task."""
         op = placed.op
         method = ""  # of this step: a DGC's density rises
         if op.launch >= 0:
             method = method_at(self.plan.launches[op.launch].method, placed.step).name
         key = op.launch, op.phase, op.team, op.root, op.kind, op.name, method
-        if key not in self.moves:
-            phase = None
-            if op.kind is not Kind.DECIDE:
-                phase = decided_phase(self.plan, op, placed.step, {})
-            self.moves[key] = (
+        if key not in self.rounds:
+            phase = decided_phase(self.plan, op, placed.step, {}) if op.launch >= 0 else None
+            self.rounds[key] = (
                 self._whole(op, phase) if self.collectives else _rounds(self.plan, op, phase)
             )
-        return self.moves[key]
+        return self.rounds[key]
 
     def _whole(self, op: Op, phase: Phase | None) -> int:
         launch = self.plan.launches[op.launch] if op.launch >= 0 else None
         if (
             phase is None
             or launch is None
+            or op.kind is Kind.DECIDE
             or phase.schedule.goal is not Goal.ALL_REDUCE
             or phase.payload.codec.name != "dense"
             or phase.schedule.ranks != self.plan.machine.size
@@ -267,11 +276,18 @@ class _Tasks:
         return 4 * self.plan.spec(launch).numel
 
 
-def _rounds(plan: Plan, op: Op, phase: Phase | None) -> list[Moves]:
+def _rounds(plan: Plan, op: Op, phase: Phase | None) -> Rounds:
     """Return the messages of an exchange, by the ranks' numbers in the machine."""
+    device = plan.machine.device
+    before = within = 0.0
+    if phase is not None and op.kind is Kind.DECIDE:
+        before = seconds(parts_of(plan, op), phase, values_of(plan, op.launch), device)
+    elif phase is not None:
+        within = phase.within_seconds(device)
     teams = teams_of(plan, op.launch, op.team)
     machine, group, count = machine_of(plan, op.launch), teams.first, len(teams.ranks)
-    phase = phase or voting(group, lambda state: 0.0)
+    if phase is None or op.kind is Kind.DECIDE:
+        phase = voting(group, lambda state: 0.0)
     schedule, payload = phase.schedule, phase.payload
     taken = taken_by_library(schedule, payload, machine, group)
     if taken is not None:
@@ -296,7 +312,7 @@ def _rounds(plan: Plan, op: Op, phase: Phase | None) -> list[Moves]:
                 rnd.waits,
             )
         )
-    return found
+    return Rounds(before, found, within)
 
 
 def _listed(seconds: Floats | None, count: int) -> list[float]:
