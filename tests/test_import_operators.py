@@ -69,6 +69,15 @@ def test_products_of_attention_count_once():
     assert fused == products + flops("aten::bmm", [(8, 8, 8), (8, 8, 16)], (), ())
 
 
+def test_a_recurrent_layer_has_the_products_of_its_steps():
+    steps, batch, width, hidden = 12, 8, 16, 24
+    inputs = [(steps, batch, width), (4 * hidden, width), (4 * hidden, hidden), (4 * hidden,)]
+    of_input = flops("aten::mm", [(steps * batch, width), (width, 4 * hidden)])
+    of_state = steps * flops("aten::mm", [(batch, hidden), (hidden, 4 * hidden)])
+    assert flops("aten::mkldnn_rnn_layer", inputs) == of_input + of_state
+    assert flops("aten::mkldnn_rnn_layer_backward", inputs) == 2 * (of_input + of_state)
+
+
 @pytest.mark.parametrize("written", [lambda value: value, str])  # by either kind of trace
 def test_a_transposed_convolution_meets_each_element_of_its_input(written):
     """Weights of (64, 32, 4, 4) with a stride of 2: the output has twice the height and width."""

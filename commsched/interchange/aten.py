@@ -39,6 +39,8 @@ def flops(name: str, inputs: Sequence[Shape], output: Shape = (), stated: Any = 
     if name == "aten::convolution_backward" and len(c) > 2:
         meets = b if _is_true(stated, 7) else a
         return 2.0 * prod(meets) * prod(c[1:]) * _gradients(stated)
+    if name.startswith("aten::mkldnn_rnn_layer") and len(a) == 3:  # both weights meet every state
+        return (2 if name.endswith("backward") else 1) * 2.0 * prod(a[:2]) * (prod(b) + prod(c))
     if name.endswith("_attention_math"):  # its products are operators of their own
         return 0.0
     if "_scaled_dot_product" in name and "attention" in name:
