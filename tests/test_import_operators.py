@@ -11,7 +11,7 @@ from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.interchange import content
 from commsched.interchange.aten import flops
-from commsched.interchange.formats.execution_trace import Attribute, Node
+from commsched.interchange.formats.execution_trace import Attribute, Node, Values, _traffic
 from commsched.interchange.registry import Options, import_file
 from commsched.machine import file as machine_file
 from tests.support.jobs import ROOT
@@ -58,6 +58,16 @@ def test_an_operator_that_returns_its_input_moves_nothing():
     assert not node("aten::flatten(Tensor(a) self) -> Tensor(a)").moves
     assert not node("", name="aten::as_strided_").moves
     assert not node("", name="torch::autograd::AccumulateGrad", scope=1).moves
+
+
+@pytest.mark.parametrize(("kind", "width"), [("bool", 1), ("long int", 8), ("c10::Half", 2)])
+def test_what_an_operator_moves_has_the_bytes_of_its_type(kind, width):
+    def values(*kinds):
+        return Values(shapes=[[8, 4]] * len(kinds), types=[f"Tensor({one})" for one in kinds])
+
+    inputs, outputs = values("float", kind), values("float")
+    node = Node(id=1, name="aten::made", inputs=inputs, outputs=outputs)
+    assert _traffic([node]) == {1: 8 * 4 * (4 + 4 + width)}
 
 
 def test_products_of_attention_count_once():

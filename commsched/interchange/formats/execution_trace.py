@@ -23,6 +23,7 @@ RECORD = (
 )
 OPERATOR, USER = 0, 7  # scopes of operators and of annotations
 ALIAS = re.compile(r"Tensor\((\w)( -> \*)?\).*-> .*Tensor\(\1\)")  # in the schema of a view
+BYTES = WIDTHS | {"long int": 8, "short int": 2, "signed char": 1, "unsigned char": 1, "bool": 1}
 
 
 class Values(msgspec.Struct):
@@ -68,7 +69,7 @@ class Node(msgspec.Struct):
     def tensors(self, values: Values) -> list[Gradient]:
         """Return shapes and types of the tensors among inputs or outputs, without lists."""
         return [
-            Gradient(tuple(shape), DTYPES.get(kind[7:-1].lower(), "float32"))
+            Gradient(tuple(shape), DTYPES.get(kind[7:-1].lower(), kind[7:-1]))
             for shape, kind in zip(values.shapes, values.types, strict=False)
             if kind.startswith("Tensor(") and isinstance(shape, list)
             if all(isinstance(size, int) and 0 <= size < 2**53 for size in shape)
@@ -161,7 +162,8 @@ def _passes(nodes: Sequence[Node]) -> tuple[list[Forward], list[Backward]]:
 def _gradients(nodes: Sequence[Node]) -> Iterator[Gradient]:
     for node in nodes:
         if node.name == GRADIENT:
-            yield from node.tensors(node.inputs)[:1]
+            first = node.tensors(node.inputs)[:1]
+            yield from (g if g.dtype in WIDTHS else g._replace(dtype="float32") for g in first)
 
 
 def _flops(node: Node) -> float:
@@ -180,7 +182,7 @@ def _traffic(nodes: Sequence[Node]) -> dict[int, float]:
     moved: dict[int, float] = {}
     for node in reversed(nodes):  # callees come after
         values = [*node.tensors(node.inputs), *node.tensors(node.outputs)] if node.moves else []
-        own = sum(float(prod(one.shape or ()) * WIDTHS[one.dtype]) for one in values)
+        own = sum(float(prod(one.shape or ()) * BYTES.get(one.dtype, 4)) for one in values)
         moved[node.id] = max(own, below.get(node.id, 0.0))
         below[node.ctrl_deps] = below.get(node.ctrl_deps, 0.0) + moved[node.id]
     return moved
