@@ -70,6 +70,15 @@ def test_what_an_operator_moves_has_the_bytes_of_its_type(kind, width):
     assert _traffic([node]) == {1: 8 * 4 * (4 + 4 + width)}
 
 
+def test_a_gradient_that_is_undefined_is_no_tensor(tmp_path):
+    data = json.loads(gzip.decompress(RECORDED.read_bytes()))
+    last = [n for n in data["nodes"] if n["name"] == "torch::autograd::AccumulateGrad"][-1]
+    last["inputs"] |= {"shapes": [[]], "types": ["Tensor(nullptr (uninitialized))"]}
+    path = tmp_path / "et.json"
+    path.write_text(json.dumps(data))
+    assert len(imported(path).net.tensors) == len(imported(RECORDED).net.tensors) - 1
+
+
 def test_products_of_attention_count_once():
     """The math path's are operators of their own."""
     shapes = [(2, 4, 8, 16)] * 3

@@ -23,6 +23,7 @@ RECORD = (
 )
 OPERATOR, USER = 0, 7  # scopes of operators and of annotations
 ALIAS = re.compile(r"Tensor\((\w)( -> \*)?\).*-> .*Tensor\(\1\)")  # in the schema of a view
+UNDEFINED = "nullptr (uninitialized)"
 BYTES = WIDTHS | {"long int": 8, "short int": 2, "signed char": 1, "unsigned char": 1, "bool": 1}
 
 
@@ -162,8 +163,9 @@ def _passes(nodes: Sequence[Node]) -> tuple[list[Forward], list[Backward]]:
 def _gradients(nodes: Sequence[Node]) -> Iterator[Gradient]:
     for node in nodes:
         if node.name == GRADIENT:
-            first = node.tensors(node.inputs)[:1]
-            yield from (g if g.dtype in WIDTHS else g._replace(dtype="float32") for g in first)
+            for one in node.tensors(node.inputs)[:1]:
+                if one.dtype != UNDEFINED:
+                    yield one if one.dtype in WIDTHS else one._replace(dtype="float32")
 
 
 def _flops(node: Node) -> float:
