@@ -250,7 +250,7 @@ def read_text(path: str | Path, most: int = MAX_TEXT) -> str:
     try:
         return read_bytes(path, most).decode()
     except UnicodeDecodeError:
-        raise CommschedError(f"{path}: not a text file; UTF-8 JSON is expected") from None
+        raise CommschedError(f"{path}: not a text file; UTF-8 is expected") from None
 
 
 def read(path: str | Path, kind: type[T]) -> T:
