@@ -95,6 +95,29 @@ def test_a_log_that_shows_no_link_is_refused(refused, tmp_path):
     assert "measured on 2 hosts, and a log of links inside" in refused("--inside", log)
 
 
+def test_a_log_of_one_node_shows_no_link_between_nodes(refused, tmp_path):
+    said = "a log of links between nodes is of two nodes or more"
+    assert said in refused(
+        f"between={nccl(tmp_path / 'log.txt', (2,), 1.0, name='all_reduce_perf')}"
+    )
+    log = stream(tmp_path / "osu.txt", [(4**k, 40.0) for k in range(4, 12)])
+    assert said in refused(f"between={log}", "--nodes", "1")
+
+
+def test_a_message_of_osu_is_of_two_ranks(tmp_path, capsys):
+    path = str(tmp_path / "lab.json")
+    log = str(stream(tmp_path / "osu.txt", [(4**k, 40.0) for k in range(4, 12)]))
+    words = ["--nodes", "3", "--gpus", "4", "--gpu", "a100", "--net", "10 Gbit/s"]
+    assert main(["machine", "new", *words, "-o", path]) == 0
+    for words, said in (
+        ([log], "2 x 1"),
+        (["--inside", log], "1 x 2"),
+        ([log, "--nodes=1"], "1 x 2"),
+    ):
+        assert main(["machine", "fit", *words, "--machine", path, "-o", path]) == 0
+        assert f"OSU's Bandwidth of {said} ranks, 4 sizes" in capsys.readouterr().out
+
+
 def test_links_whose_bytes_cost_nothing_are_made_and_fitted(tmp_path, capsys):
     path, log = str(tmp_path / "free.json"), tmp_path / "osu.txt"
     words = ["--nodes", "2", "--gpus", "2", "--gpu", "a100", "--net", "10 Gbit/s"]

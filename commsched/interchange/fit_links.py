@@ -58,8 +58,12 @@ class Task:
 
     @property
     def group(self) -> Group:
-        """The ranks that were measured."""
-        return self.on.group(self.ranks) if self.ranks else self.on.everyone
+        """The ranks that were measured: of a test that does not name them, two or all."""
+        if self.ranks or self.series.lanes or self.series.kind == ALL_REDUCE:
+            return self.on.group(self.ranks) if self.ranks else self.on.everyone
+        node = self.on.node_of_rank
+        apart = [rank for rank in range(1, len(node)) if node[rank] != node[0]]
+        return self.on.group((0, apart[0] if self.place == "between" else 1))
 
     def seconds(self, factors: Factors) -> Floats:
         """Predict the points: L + 2 o + n G of a message, n G of one of many back to back."""
@@ -98,11 +102,12 @@ def task(machine: Machine, series: Series, place: str = "") -> Task:
     place: "inside" or "between" nodes, or a level of the machine; "": what the series tells.
     """
     lanes = series.lanes
-    _check_hosts(series, place)
+    _check_hosts(series, place, 1 if len(lanes) == 1 else machine.nodes)
     if place and place not in PLACES:
         ranks = ranks_of(machine, level_of(machine, place), series)
         return Task(series, replace(machine, native=()), place, ranks)
-    if place == "inside" or (len(lanes) == 1 and not place):
+    alone = len(lanes) == 1 or (not lanes and machine.nodes == 1)
+    if place == "inside" or (alone and not place):
         width = machine.everyone.lanes if not lanes else lanes[0]
         on = resized(machine, 1, width if series.kind == ALL_REDUCE else max(width, 2))
         place = "inside"
@@ -123,8 +128,8 @@ def task(machine: Machine, series: Series, place: str = "") -> Task:
     return found
 
 
-def _check_hosts(series: Series, place: str) -> None:
-    """Refuse unlike hosts, and several hosts for links inside a node."""
+def _check_hosts(series: Series, place: str, nodes: int) -> None:
+    """Refuse unlike hosts, several hosts for links inside a node, and one for those between."""
     lanes = series.lanes
     if len(set(lanes)) > 1:
         raise CommschedError(f"{series.path}: hosts have different numbers of ranks: {lanes}")
@@ -132,6 +137,11 @@ def _check_hosts(series: Series, place: str) -> None:
         raise CommschedError(
             f"{series.path}: measured on {len(lanes)} hosts, and a log of links inside a node is of"
             " one; give the log without --inside"
+        )
+    if place == "between" and nodes == 1:
+        raise CommschedError(
+            f"{series.path}: a log of links between nodes is of two nodes or more, and this one or"
+            " the machine has one; give it as inside=LOG"
         )
 
 
