@@ -119,6 +119,16 @@ def test_a_collective_of_the_host_has_the_bytes_of_its_type(dtype, width, tmp_pa
     assert found.data["collectives"]["gloo:all_reduce"]["bytes"] == 21 * width
 
 
+def test_sizes_of_axes_are_refused_where_no_axis_lacks_one_and_when_given_twice(tmp_path):
+    trace = Trace()
+    trace.step(0, 0)
+    path = trace.file(tmp_path / "trace.json.gz")
+    said = "and a Chrome trace of torch.profiler has none; leave the option out"
+    assert said in refused(path, tmp_path, "--size", "n=3")
+    said = "--size n is given twice; give it once"
+    assert said in refused(path, tmp_path, "--size", "n=3", "--size", "n=4")
+
+
 def test_without_shapes_a_layer_is_a_bucket_and_without_either_it_is_refused(tmp_path):
     trace = Trace()
     trace.step(0, 0, shapes=False)

@@ -35,6 +35,7 @@ class Format:
     title: str
     recognises: Callable[[Content], bool]
     read: Callable[[Content, Options], Imported]
+    axes: bool = True  # may name axes without a size
 
 
 FORMATS: Registry[Format] = Registry("format", "commsched.interchange.formats")
@@ -42,10 +43,14 @@ FORMATS: Registry[Format] = Registry("format", "commsched.interchange.formats")
 
 def import_file(content: Content, options: Options, format: str = "") -> Imported:
     """Make a net of a file; its content tells the format, if the user does not."""
-    if format:
-        return FORMATS[format].read(content, options)
-    for name in FORMATS:
-        if FORMATS[name].recognises(content):
-            return FORMATS[name].read(content, options)
-    titles = "; ".join(f"{name}: {FORMATS[name].title}" for name in FORMATS)
-    raise CommschedError(f"{content.where}: not a file of a known format ({titles})")
+    named = format or next((name for name in FORMATS if FORMATS[name].recognises(content)), "")
+    if not named:
+        titles = "; ".join(f"{name}: {FORMATS[name].title}" for name in FORMATS)
+        raise CommschedError(f"{content.where}: not a file of a known format ({titles})")
+    found = FORMATS[named]
+    if options.sizes and not found.axes:
+        raise CommschedError(
+            f"{content.where}: --size is for axes without a size, and {found.title} has none; leave"
+            " the option out"
+        )
+    return found.read(content, options)

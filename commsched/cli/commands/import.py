@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from commsched.cli.options import Commands, Flag, ListOption, Option, add_command, json_file
@@ -44,7 +45,7 @@ def import_(args: argparse.Namespace) -> None:
     options = Options(
         name=args.name or args.file.name.partition(".")[0] or "imported",
         batch=args.batch,
-        sizes=dict(_size(text) for text in args.size),
+        sizes=_sizes(args.size),
     )
     if args.batch is not None and args.batch < 1:
         raise CommschedError(f"--batch must be at least 1, got {args.batch}")
@@ -58,6 +59,15 @@ def import_(args: argparse.Namespace) -> None:
     for note in found.notes:
         print(f"- {note}")
     print(f"written to {args.output}")
+
+
+def _sizes(words: Sequence[str]) -> dict[str, int]:
+    found = [_size(text) for text in words]
+    axes = [axis for axis, _ in found]
+    twice = next((axis for axis in axes if axes.count(axis) > 1), None)
+    if twice is not None:
+        raise CommschedError(f"--size {twice} is given twice; give it once")
+    return dict(found)
 
 
 def _size(text: str) -> tuple[str, int]:

@@ -133,4 +133,4 @@ def _buckets(used: Sequence[ChakraNode]) -> tuple[list[tuple[float, int]], float
     return buckets, spent
 
 
-FORMATS.add("chakra")(Format("a Chakra execution trace (protobuf)", recognises, read))
+FORMATS.add("chakra")(Format("a Chakra execution trace (protobuf)", recognises, read, axes=False))

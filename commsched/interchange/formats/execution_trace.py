@@ -191,5 +191,5 @@ def _traffic(nodes: Sequence[Node]) -> dict[int, float]:
 
 
 FORMATS.add("execution-trace")(
-    Format("a trace of PyTorch's ExecutionTraceObserver", recognises, read)
+    Format("a trace of PyTorch's ExecutionTraceObserver", recognises, read, axes=False)
 )

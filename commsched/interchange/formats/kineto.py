@@ -186,4 +186,4 @@ def _exchanged(data: dict[str, Any]) -> str:
     )
 
 
-FORMATS.add("kineto")(Format("a Chrome trace of torch.profiler", recognises, read))
+FORMATS.add("kineto")(Format("a Chrome trace of torch.profiler", recognises, read, axes=False))
