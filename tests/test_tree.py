@@ -182,6 +182,14 @@ def test_a_single_slow_rack_slows_what_enters_or_leaves_it():
     )
 
 
+def test_a_slow_node_stays_slow_between_two_slow_racks():
+    far = replace(STEP[2], latency=1e-3)
+    racks = replace(FOUR.levels[3], overrides=(slow_child(0, 5e-10), slow_child(1, 5e-10)))
+    on = replace(FOUR, overrides={0: far}, levels=(*FOUR.levels[:3], racks))
+    away = [seconds for seconds, _ in wire_of(on, (0, 8), (4, 8))]
+    assert away == pytest.approx([far.latency + far.overhead, STEP[3].latency + STEP[3].overhead])
+
+
 def slow_child(child: int, per_byte: float) -> SlowChild:
     return SlowChild(child=child, link=replace(STEP[3], per_byte=per_byte))
 
@@ -220,6 +228,18 @@ def test_a_torus_costs_its_hops_and_its_busiest_link():
     assert {rate for _, rate in each} == {STEP[0].per_byte}
     # 0 > 2 goes by the link from 1 to 2, or by 3; the shorter way from 0 is ahead.
     assert [rate for _, rate in wire_of(on, (0, 2), (1, 2))] == pytest.approx([2e-11, 2e-11])
+
+
+def test_a_torus_of_racks_keeps_the_ports_of_their_nodes():
+    """Two ranks of a node send to the next rack at the rate of its one port."""
+    fast = replace(STEP[3], per_byte=1e-11)
+    racks = replace(FOUR.levels[3], link=fast, oversubscription=0.0)
+    rates = []
+    for torus in ((), (2,)):
+        on = replace(FOUR, levels=(*FOUR.levels[:3], replace(racks, torus=torus)))
+        rates.append([rate for _, rate in wire_of(on, (0, 8), (1, 9))])
+    assert rates[0] == pytest.approx([2e-10, 2e-10])
+    assert rates[1] == pytest.approx(rates[0])
 
 
 # --- Schedules. ---

@@ -76,7 +76,7 @@ class Climb:
         found = np.array([terms(level.link) for level in self._levels])[top]  # (m, 3)
         hops, shared = np.ones(len(src), np.int64), np.zeros(len(src))
         curves: list[tuple[Ints, Link]] = []
-        for k, level in enumerate(self._levels):
+        for k, level in reversed([*enumerate(self._levels)]):  # from the top: its own numbers first
             here = top == k
             self._override(found, curves, k, src, dst, top)
             if level.torus and here.any():
