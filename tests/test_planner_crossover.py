@@ -9,7 +9,7 @@ from commsched.exchange.registry import find_method, legal_methods
 from commsched.machine import file as machines
 from commsched.machine.model import resized
 from commsched.net.bucket import BucketSpec
-from commsched.planner.crossover import at_rate, outpaced, winners
+from commsched.planner.crossover import WIDE, Outpaced, at_rate, outpaced, winners
 from tests.support.small_plans import machine
 
 DENSITIES, RATES = (0.001, 1.0), (1e7, 1e10)
@@ -73,3 +73,26 @@ def test_the_rate_up_to_which_a_codec_pays_is_that_of_played_exchanges():
         )
         pays.append(coded < exact)
     assert pays == [True, False]
+
+
+def test_a_codec_pays_in_the_ranges_that_are_told_and_nowhere_else():
+    on, spec = resized(machines.load("p3.16xlarge"), 2, 3), BucketSpec.uniform(1000)
+    found = outpaced(spec, on, "fp16")
+    assert len(found.pays) == 2
+    legal = [*legal_methods(on.everyone, more=("fp16",))]
+    kinds = [m for m in legal if m.coding == "fp16"], [m for m in legal if m.lossless]
+    for rate in WIDE[::6]:
+        there = at_rate(on, rate)
+        coded, exact = (
+            min(price(m, spec, there, on.everyone).seconds for m in some) for some in kinds
+        )
+        assert (coded < exact) == any(low <= rate <= high for low, high in found.pays)
+
+
+def test_a_codec_that_pays_again_at_fast_rates_is_told_so():
+    slow, fast = (WIDE[0], 1e8 / 8), (1e11 / 8, WIDE[-1])
+    some = Outpaced("fp16", "ring+fp16", "ring+dense", slow[1], True, (slow, fast))
+    begin, end = "fp16 pays at rates of a port", "; at others the best lossless method is faster"
+    assert some.sentence() == f"{begin} up to 100 Mbit/s and from 100 Gbit/s on{end}"
+    late = some._replace(rate=None, faster=False, pays=(fast,))
+    assert late.sentence() == f"{begin} from 100 Gbit/s on{end}"

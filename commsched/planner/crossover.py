@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from math import sqrt
 from typing import Any, NamedTuple
 
@@ -89,34 +90,55 @@ def at_rate(machine: Machine, rate: float) -> Machine:
 
 
 class Outpaced(NamedTuple):
-    """The rate of a port from which a codec's best method is slower than the best lossless one."""
+    """The rates of a port at which a codec's best method is faster than the best lossless one."""
 
     codec: str
-    method: str  # at the rate, or at the machine's
+    method: str  # at the rate, or at the slowest one
     lossless: str
-    rate: float | None  # B/s
-    faster: bool  # at all rates looked at, if there is no such rate
+    rate: float | None  # B/s, the fastest one from which the codec is slower
+    faster: bool  # at that rate until it is reached, or at all rates
+    pays: tuple[tuple[float, float], ...]  # B/s: the ranges in which the codec is faster
 
     def sentence(self) -> str:
         """Answer in one sentence."""
-        if self.rate is not None:
+        first, last = WIDE[0], WIDE[-1]
+        if self.rate is not None and self.pays == ((first, self.rate),):
             return (
                 f"{self.codec} pays up to {bits(self.rate)} per port: beyond, {self.lossless} is"
                 f" faster than {self.method}"
             )
-        word = "faster" if self.faster else "slower"
-        ends = f"from {bits(WIDE[0])} to {bits(WIDE[-1])}"
-        return f"{self.codec} is {word} than the best lossless method at every rate {ends} per port"
+        ends = f"from {bits(first)} to {bits(last)}"
+        if self.pays in ((), ((first, last),)):
+            word = "faster" if self.pays else "slower"
+            return (
+                f"{self.codec} is {word} than the best lossless method at every rate {ends} per"
+                " port"
+            )
+        where = " and ".join(
+            f"up to {bits(high)}"
+            if low == first
+            else f"from {bits(low)} on"
+            if high == last
+            else f"from {bits(low)} to {bits(high)}"
+            for low, high in self.pays
+        )
+        return (
+            f"{self.codec} pays at rates of a port {where}; at others the best lossless method is"
+            " faster"
+        )
 
     def data(self) -> dict[str, Any]:
         """Return the answer as plain data."""
         found = self._asdict()
-        rate = found.pop("rate")
-        return found | {"port_bits_per_second": rate and significant(8 * rate)}
+        rate, pays = found.pop("rate"), found.pop("pays")
+        return found | {
+            "port_bits_per_second": rate and significant(8 * rate),
+            "pays_bits_per_second": [[significant(8 * end) for end in ends] for ends in pays],
+        }
 
 
 def outpaced(spec: BucketSpec, machine: Machine, codec: str) -> Outpaced:
-    """Find the rate of a node's port at which a codec stops to pay for one bucket."""
+    """Find the rates of a node's port at which a codec pays for one bucket."""
     if machine.nodes == 1:
         raise CommschedError("--break-even needs a machine of several nodes; nearest: --nodes 2")
     if CODECS[codec].lossless:
@@ -133,15 +155,20 @@ def outpaced(spec: BucketSpec, machine: Machine, codec: str) -> Outpaced:
     def pays(rate: float) -> bool:
         return best(coded, rate)[0] < best(exact, rate)[0]
 
+    def edge(low: float, high: float) -> float:
+        before = pays(low)
+        while high / low > NEAR:
+            middle = sqrt(low * high)
+            low, high = (middle, high) if pays(middle) == before else (low, middle)
+        return sqrt(low * high)
+
     known = [pays(rate) for rate in WIDE]
-    falls = [i for i in range(1, len(known)) if known[i - 1] and not known[i]]
-    if not falls:
-        names = best(coded, WIDE[0])[1], best(exact, WIDE[0])[1]
-        return Outpaced(codec, *names, None, known[-1])
-    place = falls[-1]
-    low, high = WIDE[place - 1], WIDE[place]
-    while high / low > NEAR:
-        middle = sqrt(low * high)
-        low, high = (middle, high) if pays(middle) else (low, middle)
-    rate = sqrt(low * high)
-    return Outpaced(codec, best(coded, rate)[1], best(exact, rate)[1], rate, True)
+    edges = [
+        edge(*ends) for ends, (a, b) in zip(pairwise(WIDE), pairwise(known), strict=True) if a != b
+    ]
+    ends = [WIDE[0]] * known[0] + edges + [WIDE[-1]] * known[-1]
+    ranges = tuple(zip(ends[::2], ends[1::2], strict=True))
+    falls = [high for _, high in ranges if high != WIDE[-1]]
+    rate = falls[-1] if falls else WIDE[0]
+    names = best(coded, rate)[1], best(exact, rate)[1]
+    return Outpaced(codec, *names, rate if falls else None, bool(falls) or all(known), ranges)

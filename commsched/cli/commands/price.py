@@ -55,8 +55,8 @@ OPTIONS = (
     Option(
         "--break-even",
         "CODEC",
-        "also find the rate of a node's port from which the best lossless method is faster than"
-        " this codec",
+        "also find the rates of a node's port at which this codec is faster than the best lossless"
+        " method",
     ),
     Option("--strategy", "NAME", "price the launches and the state of this strategy"),
     ListOption("--param", "KEY=VALUE,...", "parameter of the strategy; prices each of the values"),
