@@ -92,7 +92,10 @@ def test_a_log_that_shows_no_link_is_refused(refused, tmp_path):
     log = nccl(tmp_path / "log.txt", (1,), 0.0, name="all_reduce_perf")
     assert "all-reduce of one rank shows nothing of a link; measure 2 or more" in refused(log)
     log = nccl(tmp_path / "log.txt", (1, 1), 1.0, name="all_reduce_perf")
-    assert "measured on 2 hosts, and a log of links inside" in refused("--inside", log)
+    for words in (("--inside", log), (f"inside={log}",)):
+        told = refused(*words)
+        assert "measured on 2 hosts, and a log of links inside" in told
+        assert f"nearest: between={log}" in told
 
 
 def test_a_log_of_one_node_shows_no_link_between_nodes(refused, tmp_path):

@@ -25,7 +25,10 @@ def study():
     [
         ({"bandwidth": "20gbit"}, "--where bandwidth=20gbit: no row has that; .* are 10, 12.5"),
         ({"density": "2"}, "--where density=2: no row has that; .* are 0.01, 0.05"),
-        ({"net": "vgg16"}, "--where net=vgg16: no row has that; with a plan there are lstm"),
+        (
+            {"net": "vgg16"},
+            "--where net=vgg16: no row has that; the values of rows with a plan are lstm",
+        ),
     ],
 )
 def test_a_choice_that_no_row_has_is_named_with_the_values_there_are(

@@ -136,7 +136,7 @@ def _check_hosts(series: Series, place: str, nodes: int) -> None:
     if place == "inside" and len(lanes) > 1:
         raise CommschedError(
             f"{series.path}: measured on {len(lanes)} hosts, and a log of links inside a node is of"
-            " one; give the log without --inside"
+            f" one; nearest: between={series.path}"
         )
     if place == "between" and nodes == 1:
         raise CommschedError(

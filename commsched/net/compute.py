@@ -55,7 +55,7 @@ def _fitted_before(net: Net, fit: Fit, device: Device, choice: str) -> Net:
         return net
     raise CommschedError(
         f"{net.name}: its seconds were {fit.choice} for {fit.device} already, as a plan holds them;"
-        " plan the net that the plan was made of"
+        " give the net file from which the plan was made"
     )
 
 

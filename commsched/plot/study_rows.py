@@ -48,7 +48,8 @@ def check_chosen(
             ordered = sorted(rows, key=lambda one: order_of(one, name))
             known = ", ".join(dict.fromkeys(text_of(one, name) for one in ordered))
             raise CommschedError(
-                f"--where {name}={words[name]}: no row has that; with a plan there are {known}"
+                f"--where {name}={words[name]}: no row has that; the values of rows with a"
+                f" plan are {known}"
             )
     if not any(chosen(one, where) for one in rows):
         asked = " ".join(f"{name}={word}" for name, word in words.items())
