@@ -16,7 +16,9 @@ from commsched.errors import CommschedError
 from commsched.machine import file
 from commsched.machine.fabric import Fabric, HeldOut
 from commsched.machine.model import CodecRate, Device, Link, Machine, Nic, resized
+from commsched.records import schema
 from tests.support import sampling
+from tests.support.pages import ROOT
 
 LINK = Link(latency=1e-6, overhead=2e-7, per_byte=1e-9, source="s")
 DEVICE = Device(name="d", memory=1e9, bandwidth=1e9, flops=1e12, source="s")
@@ -371,3 +373,11 @@ def test_delays_are_microseconds_in_the_file():
 def test_what_older_versions_measured_beside_the_cores_is_read_and_forgotten() -> None:
     older = {**FILE, "slowed": 1.7, "alone": 0.5, "restart_us": 3.0}
     assert file.from_data(older, "m") == file.from_data(FILE, "m")
+
+
+def test_the_page_of_models_has_every_key_of_a_machine_and_no_other():
+    page = (ROOT / "models/README.md").read_text(encoding="utf-8")
+    rows = page.split("## Machines")[1].split("\n\n")[1].splitlines()[2:]
+    told = {key.split(".")[0] for row in rows for key in re.findall("`([^`]+)`", row.split("|")[1])}
+    taken = set(schema(Machine)["$defs"]["Machine"]["properties"]) - set(Machine.GONE)
+    assert told == taken | {"levels"}
