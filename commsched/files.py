@@ -14,6 +14,7 @@ import re
 import stat
 import sys
 import tempfile
+import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,6 +29,7 @@ from commsched.errors import CommschedError
 from commsched.terminal import printable
 
 T = TypeVar("T")
+_PREPARING = threading.Lock()  # msgspec crashes where two threads meet a type for the first time
 
 SHOWN = 40  # characters of a wrong value
 WRITERS = {  # kind of file -> who writes it
@@ -97,6 +99,8 @@ def parse(text: str | bytes, where: str) -> Any:
 
 def convert(data: Any, kind: type[T], where: str) -> T:
     """Check `data` against the msgspec type `kind`; unknown keys are refused by the type."""
+    with _PREPARING:
+        msgspec.msgpack.Decoder(kind)
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:

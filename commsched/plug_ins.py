@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from commsched.errors import CommschedError
 
 VARIABLE = "COMMSCHED_PLUGINS"  # files, as in PATH; ranks inherit it
 GROUP = "commsched.plugins"  # entry points: modules that register what they define
+LOADING = threading.RLock()  # other threads wait for all names; an import may ask a registry
 _loaded: set[str] = set()
 _failed: dict[str, CommschedError] = {}
 _importing: list[str] = []  # the names of the plug-ins that are being imported, outermost first
@@ -41,7 +43,9 @@ def load() -> None:
 
 def load_installed() -> None:
     """Import the modules of entry points, once; only for names that nothing else has."""
-    if GROUP not in _loaded:
+    with LOADING:
+        if GROUP in _loaded:
+            return
         _loaded.add(GROUP)
         from importlib.metadata import entry_points  # takes 20 ms, which ranks do without
 

@@ -24,7 +24,7 @@ class Registry(Mapping[str, T]):
         self._plug_ins: dict[str, str] = {}  # of names that were added while one was imported
         self._families: dict[str, tuple[str, Maker[T]]] = {}
         self._made: dict[str, T] = {}
-        self._loaded = False
+        self._loading = self._loaded = False
 
     def add(self, name: str) -> Callable[[T], T]:
         """Register the decorated plug-in under `name`."""
@@ -103,13 +103,21 @@ class Registry(Mapping[str, T]):
 
     def _load(self) -> dict[str, T]:
         if not self._loaded:
-            self._loaded = True
-            for package in self.packages:
-                path = importlib.import_module(package).__path__
-                for module in sorted(m.name for m in pkgutil.iter_modules(path)):
-                    importlib.import_module(f"{package}.{module}")
-            plug_ins.load()  # which may ask for what we ship
+            with plug_ins.LOADING:
+                self._fill()
         return self._items
+
+    def _fill(self) -> None:
+        """Import what registers itself, once; modules and plug-ins may ask meanwhile."""
+        if self._loading:
+            return
+        self._loading = True
+        for package in self.packages:
+            path = importlib.import_module(package).__path__
+            for module in sorted(m.name for m in pkgutil.iter_modules(path)):
+                importlib.import_module(f"{package}.{module}")
+        plug_ins.load()  # which may ask for what we ship
+        self._loaded = True
 
     def __getitem__(self, name: str) -> T:
         found = self._find(name)
