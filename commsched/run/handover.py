@@ -93,7 +93,8 @@ def check_strategy(plan: Plan, parameters: Mapping[str, Any] | None, replans: bo
     """Refuse a plan whose exchanges a caller cannot follow who computes all layers at once."""
     if replans and any(launch.since for launch in plan.launches):
         raise CommschedError(
-            "replan= needs a plan whose launches are the same in every step; this one uses --later"
+            "replan= needs a plan whose launches are the same in every step; this one uses --first"
+            " or --later"
         )
     strategy = STRATEGIES[plan.strategy]
     if replans and not strategy.sums_every_step:

@@ -118,7 +118,7 @@ def _worker(plan: Plan, rank: int, options: RunOptions, place: Placement) -> Emu
         if not all(sharded) and any(x.since or x.payload != "gradient" for x in plan.launches):
             raise CommschedError(
                 f"{option} needs a plan whose launches are the same in every step; this one uses"
-                " --later or --refresh"
+                " --first, --later or --refresh"
             )
     if options.replan is not None:
         check_can_leave(plan.launches, "--replan", "run without --replan")

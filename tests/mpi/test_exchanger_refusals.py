@@ -85,6 +85,12 @@ def test_plans_that_do_not_fit_are_refused_on_all_ranks(tmp_path):
         refused(lambda: Exchanger(plan, WORLD, replan=replan), "the ranks differ in replan")
 
 
+def test_a_plan_that_changes_its_methods_is_not_planned_anew():
+    plan = scheduled(make_plan(), {2: "ring+bf16"}, refresh=0)
+    words = "uses --first or --later"
+    refused(lambda: Exchanger(plan, WORLD, replan=lambda *_: plan), "replan=", words)
+
+
 def test_a_plan_whose_unsent_gradients_nobody_takes_over_is_not_left():
     plan = make_plan(methods=["all-gather+dgc:0.5"])
     words = "unsent gradients no other plan can take over"
