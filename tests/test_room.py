@@ -25,7 +25,7 @@ from commsched.program.registry import STRATEGIES
 from commsched.quantities import GIGABYTES
 from commsched.units import nbytes
 from tests.support import sampling
-from tests.support.small_plans import graph, machine, plan, shared
+from tests.support.small_plans import graph, machine, mixture, plan, shared
 
 NUMEL = 2**12
 GROUP = machine(2, 2).everyone
@@ -137,6 +137,22 @@ def test_the_limit_that_a_strategy_advises_holds(strategy, params):
         make_plan(replace(request, memory=1e3))
     near = GIGABYTES.read(str(refusal.value).rpartition(" ")[2], "memory")
     assert needed(make_plan(replace(request, memory=near))) <= near * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("strategy", ["zero1", "zero2", "expert", "gpipe"])
+def test_a_codec_that_may_be_used_is_no_reason_to_refuse(strategy):
+    params = {"gpipe": {"stages": 1}, "expert": {"expert": 2}}.get(strategy, {})
+    dense = replace(wanting(strategy=strategy, params=params, bucket=1e9), machine=machine(4, 1))
+    dense = replace(dense, net=mixture(dense.net))
+    request = replace(dense, lossy=("topk:0.01",))
+    limit = needed(make_plan(dense))
+    assert needed(make_plan(request)) > limit
+    assert needed(make_plan(replace(request, memory=limit))) <= limit
+    with pytest.raises(CommschedError, match="; nearest: a limit of ") as refusal:
+        make_plan(replace(request, memory=1e3))
+    near = GIGABYTES.read(str(refusal.value).rpartition(" ")[2], "memory")
+    assert near <= limit + 1
+    assert needed(make_plan(replace(request, memory=near))) <= near
 
 
 @pytest.mark.parametrize("strategy", ["shadow", "gpipe"])

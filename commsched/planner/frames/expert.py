@@ -17,7 +17,7 @@ from commsched.plan.model import Launch, Plan
 from commsched.planner.frames.pipelines import chosen
 from commsched.planner.frames.zero import gathered
 from commsched.planner.launches import filled_buckets, ready_after
-from commsched.planner.limits.memory import fits, needed, refusal
+from commsched.planner.limits.memory import fits, needed
 from commsched.planner.planners.greedy import COUNTS, Asked, cheapest_all, useful, without_choices
 from commsched.planner.registry import FRAMES, Planner
 from commsched.planner.request import Request
@@ -50,10 +50,8 @@ def shared(request: Request, planner: Planner) -> Plan:
     for degree in degrees:
         plans += _plans(replace(request, net=expert_part(net, degree, size)), degree, costs)
     fitting = [plan for plan in plans if fits(limited, plan)]
-    if not fitting and request.memory is not None:
-        raise refusal(limited, min(plans, key=needed))
     known: Known = {}
-    some = fitting or [min(plans, key=needed)]  # `plan` warns of it
+    some = fitting or [min(plans, key=needed)]  # `plan` warns of it, or `make_plan` refuses it
     timed = [replace(plan, iteration=iteration(plan, known)) for plan in some]
     return min(timed, key=lambda plan: plan.iteration)
 

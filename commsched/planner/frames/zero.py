@@ -47,9 +47,10 @@ def sharded(request: Request, planner: Planner) -> Plan:
     limit = request.machine.device.memory if request.memory is None else request.memory
     limited = replace(request, memory=limit)
     fitting = [plan for plan in plans.values() if fits(limited, plan)]
-    if not fitting:
-        raise refusal(limited, min(plans.values(), key=needed))
-    timed = [replace(plan, iteration=iteration(plan, known)) for plan in fitting]
+    least = min(plans.values(), key=needed)
+    if not fitting and request.memory is None:
+        raise refusal(limited, least)
+    timed = [replace(plan, iteration=iteration(plan, known)) for plan in fitting or [least]]
     return min(timed, key=lambda plan: plan.iteration)
 
 

@@ -58,14 +58,16 @@ def fitting(request: Request, planner: Planner) -> Plan:
 def framed(request: Request, frame: Planner) -> Plan:
     """The plan of a strategy's frame; with narrower methods only if it does not fit otherwise.
 
-    If none fits, the one that needs least.
+    Last without any loss, since lossy codecs keep what they have not sent. If no plan fits, the one
+    that needs least.
     """
     found = [frame(request)]
     if request.memory is None or fits(request, found[0]):
         return found[0]
-    for without in [*dict.fromkeys(_sets(request))][1:]:
+    narrower = [replace(request, without=some) for some in [*dict.fromkeys(_sets(request))][1:]]
+    for wanted in (*narrower, replace(request, lossy=())):
         with suppress(CommschedError):  # the strategy cannot do with these methods alone
-            found.append(frame(replace(request, without=without)))
+            found.append(frame(wanted))
             if fits(request, found[-1]):
                 return found[-1]
     return min(found, key=needed)
