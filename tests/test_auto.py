@@ -211,6 +211,12 @@ def test_cost_in_learning_is_measured_or_not_known() -> None:
     assert of("zero1", gather="fp8") is None
 
 
+def test_a_cost_of_nothing_is_said_as_0() -> None:
+    assert all(lesson.lost == 0.0 or abs(lesson.lost) > 1e-9 for lesson in lessons())
+    wanted = Request(net=net(10_000), machine=machine(), strategy="daso", params={"gs": 8})
+    assert str(cost(make_plan(wanted, "ddp-25mb"))).startswith("loses 0 +- 0.34 points of accuracy")
+
+
 def test_slower_links_take_longer_by_their_share() -> None:
     found = slower(machine(), 0.5)
     assert found.between.per_byte == pytest.approx(2 * GIGABIT)

@@ -12,6 +12,7 @@ from commsched.train.trials import Mean, mean
 HOSTS = 2  # of the recorded trainings
 SOURCE = "traces/convergence, written by `python plots/convergence.py`"
 DIGITS = 3  # that are written of a number
+NOISE = 12  # decimals of a point or of a per cent; smaller is what sums of floats leave of 0
 POINTS, SHARE = "points of accuracy", "% of the loss"
 
 
@@ -75,4 +76,4 @@ def _lost(table: ConvergenceTable, result: CaseResult, reference: CaseResult) ->
 
 
 def _rounded(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}") + 0.0  # no -0
+    return float(f"{round(value, NOISE):.{DIGITS}g}") + 0.0  # no -0

@@ -135,7 +135,7 @@ def _nearest(known: list[Lesson], params: dict[str, Param]) -> str:
 
 def _amount(lesson: Lesson) -> str:
     """Write a loss or a gain with its interval."""
-    word = "loses" if lesson.lost > 0 else "gains"
+    word = "gains" if lesson.lost < 0 else "loses"
     return f"{word} {abs(lesson.lost):.2g} +- {lesson.half:.2g} {lesson.unit}"
 
 
