@@ -18,8 +18,9 @@ class LateUpdates:
     """An optimizer whose step is done in parts, each when the next forward pass comes to it.
 
     The first forward pass in training mode is watched: a parameter belongs to the module that was
-    entered last before the parameter was read for the first time. What was not read there is
-    updated before the forward pass, as is everything before a pass that does not train.
+    entered last before the parameter was read for the first time. What was not read there, others
+    may read at any time: the optimizer's step updates it. Everything is updated before a forward
+    pass that does not train.
     `take(name)` puts a parameter's mean into `.grad`; `check()` is called when a step begins.
     """
 
@@ -108,8 +109,8 @@ class LateUpdates:
         self._rates = [{k: _now(v) for k, v in g.items() if k != "params"} for g in groups]
         self._group_of = {id(p): i for i, g in enumerate(groups) for p in g["params"]}
         self._deferred = True
-        if self._first is None:
-            self._apply(self._parameters)
+        read = self._first or {}
+        self._apply([name for name in self._parameters if name not in read])
 
     def _apply(self, names: Iterable[str]) -> None:
         """Update parameters whose means are then there."""
@@ -133,14 +134,14 @@ class LateUpdates:
         self._waiting.difference_update(chosen)
 
     def _begin(self, model: Any, inputs: Any) -> None:
-        """Update what no module reads first; watch the first forward pass that trains."""
+        """Update what no inner module reads first; watch the first forward pass that trains."""
         trains = model.training and torch.is_grad_enabled()
         if self._first is None and trains:
             self._watch()
         elif self._deferred:
-            owned = self._first if trains and self._first is not None else {}
+            first = self._first if trains and self._first is not None else {}
             with self.around():
-                self._apply([name for name in self._parameters if name not in owned])
+                self._apply([n for n in self._parameters if first.get(n, model) is model])
 
     def _watch(self) -> None:
         """See which module reads which parameter first."""
@@ -167,7 +168,6 @@ class LateUpdates:
         owned: dict[Any, list[str]] = {}
         for name, module in (self._first or {}).items():
             owned.setdefault(module, []).append(name)
-        self._first = {n: m for n, m in (self._first or {}).items() if m is not model}
         owned.pop(model, None)
         self._inner = [
             module.register_forward_pre_hook(Hook(self._updates(names)), prepend=True)

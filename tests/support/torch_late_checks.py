@@ -56,6 +56,27 @@ def updates_under_the_next_forward_pass_have_the_same_bits():
 
 
 @check
+def what_the_script_reads_outside_the_forward_pass_changes_in_the_step():
+    """A layer that the loss function calls before the model."""
+
+    def found(late):
+        model = make("mlp")
+        model.outside = nn.Linear(6, 6)
+        model.forward = nn.Sequential(*model[:5]).forward
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        options = {"update_in_forward": optimizer} if late else {}
+        with attach(model, plan_of(model, WORLD.size), **options):
+            for step in range(3):
+                optimizer.zero_grad()
+                x, targets = batch("mlp", step, WORLD.rank)
+                loss_of(model, model.outside(x), targets).backward()
+                optimizer.step()
+            return list(model.state_dict().values())
+
+    assert all(map(torch.equal, found(True), found(False)))
+
+
+@check
 def a_rate_that_is_a_tensor_is_that_of_the_call_of_the_optimizer():
     """The scheduler writes the next rate into the same tensor."""
     late, waiting = (trained("mlp", late, rate=torch.tensor(0.01)) for late in (True, False))
