@@ -28,6 +28,7 @@ from commsched.torch.gradients import STEPS, Gradients
 from commsched.torch.mixtures import mixtures_of
 from commsched.torch.observer import Observer, tensors_in
 from commsched.torch.parameters import check_alike, check_kind, trained
+from commsched.torch.states import Buffers
 
 WARM_UP = 3  # steps that are not measured
 ALONE = 3  # steps of one rank while the others sleep
@@ -88,9 +89,8 @@ def capture(
         lambda _, inputs, named: seen.append((inputs, named)) if not seen else None,
         with_kwargs=True,
     )
-    unsaved = [(m._buffers, n) for m in model.modules() for n in m._non_persistent_buffers_set]
-    values = [b[n] if b[n] is None else b[n].detach() for b, n in unsaved]
-    before = copy.deepcopy((model.state_dict(), optimizer.state_dict(), values))
+    buffers = Buffers(model)
+    before = copy.deepcopy((buffers.leave_out(model.state_dict()), optimizer.state_dict()))
     random, source = torch.get_rng_state(), _Batches(batches)
     choices, mixtures = _recognised(model, loss, source, comm)
     observer = Observer(model, experts=mixtures)
@@ -119,10 +119,9 @@ def capture(
     decays = over_ranks(gradients.decays(observer.parameters), comm)
     known = zip(observer.parameters, decays, strict=True)
     observer.decay = {name: round(float(decay), 3) for name, decay in known if decay > 0}
-    model.load_state_dict(before[0])
+    buffers.restore()
+    model.load_state_dict(before[0], strict=False)  # which has no buffers
     optimizer.load_state_dict(before[1])
-    for (buffers, key), value in zip(unsaved, before[2], strict=True):
-        buffers[key] = value
     torch.set_rng_state(random)
     inputs = seen[0] if graph and seen else None
     net = measured_net(

@@ -38,10 +38,34 @@ def _broadcast(tensors: list[Any], comm: MPI.Comm) -> None:
 
 def _put(tensor: Any, values: Any) -> None:
     """Copy values into a tensor; where it was expanded, one element stands for the whole axis."""
-    for axis, step in enumerate(tensor.stride()):
+    strides = tensor.stride() if tensor.layout is torch.strided else ()
+    for axis, step in enumerate(strides):
         if step == 0 and tensor.shape[axis]:
             tensor, values = tensor.narrow(axis, 0, 1), values.narrow(axis, 0, 1)
     tensor.copy_(values)
+
+
+class Buffers:
+    """A model's buffers as they are now; a forward pass may write, replace and add some."""
+
+    def __init__(self, model: Any) -> None:
+        self._of_modules = [(m._buffers, m._buffers.copy()) for m in model.modules()]
+        self._values = [(b, b.detach().clone()) for b in model.buffers()]
+        self._names = {name for name, _ in model.named_buffers(remove_duplicate=False)}
+
+    def leave_out(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return a model's state without them; it keeps the modules' versions."""
+        for name in self._names & state.keys():
+            del state[name]
+        return state
+
+    def restore(self) -> None:
+        """Give the modules these buffers again, with the values that they had."""
+        for now, before in self._of_modules:
+            now.clear()
+            now.update(before)
+        for buffer, values in self._values:
+            _put(buffer.detach(), values)
 
 
 class Elements:

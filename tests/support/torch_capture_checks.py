@@ -49,26 +49,34 @@ def a_captured_model_is_planned_and_attached():
 
 
 class Counting(nn.Module):
-    """A layer beside buffers that no state has: one is written, one replaced."""
+    """A layer beside buffers: written, expanded, replaced, grown and added in the forward pass."""
 
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(6, 4)
         self.register_buffer("passes", torch.zeros(()), persistent=False)
         self.register_buffer("last", None, persistent=False)
+        self.register_buffer("ones", torch.ones(()).expand(4))
+        self.register_buffer("seen", torch.zeros(0))
+        self.also = self.passes  # a script may hold a buffer, too
 
     def forward(self, x):
         self.passes += 1
         self.last = x.detach()
+        self.seen = torch.cat([self.seen, x.detach().mean(0)])
+        self.layer.register_buffer("first", torch.ones(1))
         return self.layer(x)
 
 
 @check
-def buffers_that_no_state_has_are_afterwards_as_before():
+def buffers_are_afterwards_as_before():
     model = Counting()
     captured("mlp", model)
     assert model.passes == 0
+    assert model.passes is model.also
     assert model.last is None
+    assert not len(model.seen)
+    assert list(model.state_dict()) == ["ones", "seen", "layer.weight", "layer.bias"]
     assert model.layer.weight.requires_grad
 
 
