@@ -3,7 +3,7 @@
 import copy
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from commsched.torch.attach import started_by_mpi
 from commsched.torch.captured_net import load_of_host, measured_net, over_ranks
 from commsched.torch.choices import Choices, with_experts
 from commsched.torch.gradients import STEPS, Gradients
+from commsched.torch.hooks import some_ours
 from commsched.torch.mixtures import mixtures_of
 from commsched.torch.observer import Observer, tensors_in
 from commsched.torch.parameters import check_alike, check_kind, trained
@@ -84,6 +85,7 @@ def capture(
     for key, parameter in parameters.items():
         check_kind(key, parameter)
     check_on_host(parameters, "capture")
+    agree.on_all_ranks(lambda: _check_free(parameters), comm)
     seen: list[Any] = []  # the inputs of the model's first forward pass
     see = model.register_forward_pre_hook(
         lambda _, inputs, named: seen.append((inputs, named)) if not seen else None,
@@ -250,6 +252,14 @@ def check_batch(batch: int | None) -> None:
     """Refuse a batch without samples."""
     if batch is not None and batch < 1:
         raise CommschedError(f"batch must be at least 1, got {batch}")
+
+
+def _check_free(parameters: Mapping[str, Any]) -> None:
+    """Refuse a model whose steps wait for other ranks: one rank also does some alone."""
+    if any(map(some_ours, parameters.values())):
+        raise CommschedError(
+            "the ranks exchange this model's gradients; capture it before attach, or after close()"
+        )
 
 
 def check_batches(batches: Any) -> None:

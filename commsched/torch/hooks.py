@@ -1,6 +1,6 @@
 """Hooks of this process on a user's modules: a copy or a pickle of the model leaves them out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -26,8 +26,16 @@ def without_effect() -> Hook:
 
 def all_ours(parameter: Any) -> bool:
     """Tell whether no hook of the user's sees a parameter's gradient once it is there."""
-    hooks = parameter._post_accumulate_grad_hooks or {}
-    return all(isinstance(hook, Hook) for hook in hooks.values())
+    return all(isinstance(hook, Hook) for hook in _hooks_of(parameter))
+
+
+def some_ours(parameter: Any) -> bool:
+    """Tell whether a hook of this package sees a parameter's gradient, as of an exchange."""
+    return any(isinstance(hook, Hook) for hook in _hooks_of(parameter))
+
+
+def _hooks_of(parameter: Any) -> Iterable[Any]:
+    return (parameter._post_accumulate_grad_hooks or {}).values()
 
 
 torch.serialization.add_safe_globals([without_effect])  # a script loads its model as before

@@ -202,6 +202,15 @@ def meta_by(model, batches):
 
 
 @check
+def a_model_that_is_attached_is_captured_after_it_is_closed():
+    model = make("mlp")
+    with attach(model, planned(captured("mlp", model))):
+        text = said(lambda: captured("mlp", model))
+    assert text.startswith("the ranks exchange this model's gradients; capture it before"), text
+    captured("mlp", model)
+
+
+@check
 def what_a_checkpoint_computes_again_is_backward():
     model, slept = make("again"), []
 
