@@ -1,6 +1,7 @@
 """Groups of ranks that exchange at the same time and share the ports of nodes and other units."""
 
 from dataclasses import replace
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -34,25 +35,38 @@ def alongside(machine: Machine, group: Group) -> Machine:
     return found
 
 
+class _Ports(NamedTuple):
+    """The ports of a level that ranks share."""
+
+    of: Ints  # each rank's port
+    ranks: Ints  # how many ranks each port has
+
+
 def _crowds(machine: Machine, group: Group) -> dict[int, float]:
     """Return by level how many times slower its ports are for a group beside all others."""
-    node, crowds = place_of_node(machine.levels), dict[int, float]()
-    if machine.nic is not None:
-        crowds[node + 1] = _crowd(ports(machine), group)
-    rates = port_rates(machine.levels)
-    if any(rates):
-        everyone = np.arange(machine.size)
-        for k, below in enumerate(switches_below(machine.levels, everyone)):
-            if rates[k] and k != node + 1:
-                crowds[k] = _crowd(below, group)
-    return crowds
+    return {level: _crowd(shared, group) for level, shared in _shared(machine).items()}
 
 
-def _crowd(port: Ints, group: Group) -> float:
+def _shared(machine: Machine) -> dict[int, _Ports]:
+    """Return a machine's ports by level, derived once."""
+    if _shared not in machine.derived:
+        node, found = place_of_node(machine.levels), dict[int, Ints]()
+        if machine.nic is not None:
+            found[node + 1] = ports(machine)
+        rates = port_rates(machine.levels)
+        if any(rates):
+            for k, below in enumerate(switches_below(machine.levels, np.arange(machine.size))):
+                if rates[k] and k != node + 1:
+                    found[k] = below
+        every = {k: _Ports(of, np.bincount(of)) for k, of in found.items()}
+        machine.derived[_shared] = every
+    return cast("dict[int, _Ports]", machine.derived[_shared])
+
+
+def _crowd(shared: _Ports, group: Group) -> float:
     """Return the most ranks over the most members of the group, on the ports of its members."""
-    ranks = np.bincount(port)
-    members = np.bincount(port[np.array(group.ranks)], minlength=len(ranks))
-    return float(ranks[members > 0].max() / members.max())
+    used, members = np.unique(shared.of[list(group.ranks)], return_counts=True)
+    return float(shared.ranks[used].max() / members.max())
 
 
 def _crowded(machine: Machine, crowds: dict[int, float]) -> Machine:

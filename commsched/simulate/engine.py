@@ -145,10 +145,12 @@ class _Simulation:
             turn = PlacedTurn(chain, start, end, teams[chain.role])
             for number, part in enumerate(chain.parts):
                 self._note(chain.role, step, part.op, turn, number)
-                if part.op.launch >= 0:  # a sum: what follows on its stream waits for it
-                    until = self.ends[chain.role, step, part.op.name].end
-                    free = self.clocks[chain.role].free
-                    free[part.op.stream] = np.maximum(free[part.op.stream], until)
+            # What follows on the stream of sums waits for the turn's last one.
+            last = {part.op.stream: part.op.name for part in chain.parts if part.op.launch >= 0}
+            free = self.clocks[chain.role].free
+            for stream, name in last.items():
+                until = self.ends[chain.role, step, name].end
+                free[stream] = np.maximum(free[stream], until)
         nothing = np.zeros(made.columns)
         for i, role in enumerate(roles):
             for op in moving(role):
