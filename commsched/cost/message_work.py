@@ -53,7 +53,6 @@ class Works:
         self._grows = payload.grows
         self._key: tuple[object, ...] = ()
         self._table: _Table | None = None
-        self._around = np.empty(0)
 
     def _share(self, rnd: Round) -> float:
         return max(len(rnd.src) / self._ranks, self._alone)
@@ -67,10 +66,11 @@ class Works:
     def some(self, rnd: Round, pattern: Pattern) -> MessageWork:
         """Return the work of senders and receivers in the order of the moves."""
         wire = self._payload.wire(rnd.first, rnd.stop, rnd.merged)
-        busy = pattern.wire.port(wire)
+        lasts = pattern.wire.alone(wire)
+        busy = pattern.wire.port(wire, lasts)
         code, merge = self._coding(rnd.first, rnd.stop, rnd.add, wire, self._share(rnd))
         most = 0.0 if merge is None else float(merge.max())
-        alone = pattern.wire.alone(wire) if pattern.wire.crowded else None
+        alone = lasts if pattern.wire.crowded else None
         return MessageWork(wire, busy, busy, alone, code, merge, float(busy.min()), most)
 
     def whole(self, rnd: Round, pattern: Pattern) -> MessageWork:
@@ -90,10 +90,11 @@ class Works:
         wire = table.wire[..., start : start + size]
         alone = None
         if table.busy is None:
-            busy = pattern.wire.port(wire)
-            busy_back = self._turned(busy, shape.turn)
+            lasts = pattern.wire.alone(wire)
+            busy = pattern.wire.port(wire, lasts)
+            busy_back = _turned(busy, shape.turn)
             if pattern.wire.crowded:
-                alone = np.roll(pattern.wire.alone(wire), shape.turn, axis=-1)
+                alone = _turned(lasts, shape.turn)
         else:
             busy = table.busy[..., start : start + size]
             busy_back = table.busy[..., back : back + size]
@@ -104,15 +105,6 @@ class Works:
         return MessageWork(
             wire, busy, busy_back, alone, code, merge, table.busy_least, table.merge_most
         )
-
-    def _turned(self, values: Floats, turn: int) -> Floats:
-        """Return `values` of the moves that end where each starts; the next call overwrites it."""
-        if self._around.shape != values.shape:
-            self._around = np.empty(values.shape)
-        split = values.shape[-1] - turn
-        self._around[..., turn:] = values[..., :split]
-        self._around[..., :turn] = values[..., split:]
-        return self._around
 
     def _tabled(self, rows: Rows, rnd: Round, pattern: Pattern) -> _Table | None:
         """Return a table of the runs of a round that goes around: row i + m = row i for m moves."""
@@ -156,3 +148,8 @@ def coding_of_a_rank(schedule: Schedule, payload: Payload, machine: Machine) -> 
     """Return the processor time that a rank codes for in an exchange, the mean of the ranks, s."""
     works = Works(payload, machine, tables=False)
     return sum(works.processor_seconds(rnd) for rnd in schedule.rounds()) / schedule.ranks
+
+
+def _turned(values: Floats, turn: int) -> Floats:
+    """Return `values` of the moves that end where each starts."""
+    return np.concatenate((values[..., -turn:], values[..., :-turn]), axis=-1) if turn else values

@@ -67,11 +67,14 @@ class Wire:
         seconds += self.overhead
         return seconds
 
-    def port(self, nbytes: Floats) -> Floats:
-        """Seconds that each message occupies a port: (m,), or any length given `speed`."""
-        seconds = self.alone(nbytes)
+    def port(self, nbytes: Floats, alone: Floats | None = None) -> Floats:
+        """Seconds that each message occupies a port: (m,), or any length given `speed`.
+
+        alone: what `alone` returns, where it is known.
+        """
+        seconds = self.alone(nbytes) if alone is None else alone
         if self.crowded:
-            np.maximum(seconds, nbytes * self.shared + self.overhead, out=seconds)
+            seconds = np.maximum(seconds, nbytes * self.shared + self.overhead)
         return seconds
 
     def hop(self, nbytes: Floats) -> Floats:
