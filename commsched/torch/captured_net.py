@@ -18,6 +18,7 @@ from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.measured import PROCESSOR, Measured
 from commsched.net.rows import fit_rows
 from commsched.net.sparsity import DENSE
+from commsched.run.engine.probe import sleeping_barrier
 from commsched.run.job import agree
 from commsched.run.job.fabric import Middle, cores_of_host, mean_or_median
 from commsched.torch.module_graph import Edges, edges_of
@@ -60,6 +61,7 @@ def measured_net(
     made = agree.on_all_ranks(lambda: _net(observer, comm, name, on, some_unused, middle), comm)
     if inputs is not None and comm.rank == 0:
         made = with_edges(made, observer, inputs)
+    sleeping_barrier(comm)  # the others leave rank 0 the cores meanwhile
     content = agree.broadcast_bytes(msgspec.json.encode(net_file.to_data(made)), comm)
     return net_file.from_data(msgspec.json.decode(content), name)
 
