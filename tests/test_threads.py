@@ -36,6 +36,22 @@ registry.add("late")(1)
 found.append(asks)
 """
 
+# A registry that is filled holds a lock and imports modules. A module that asks a registry when it is
+# imported waits for that lock; if another thread imports it meanwhile, both wait forever.
+IMPORTS = """
+import importlib, commsched
+from commsched.registry import Registry
+
+Registry._load = None
+for module in {*commsched.SURFACE.values()}:
+    importlib.import_module(module)
+"""
+
+
+def test_an_import_asks_no_registry() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTS], timeout=60, check=False)
+    assert done.returncode == 0
+
 
 def test_threads_may_convert_to_the_same_type_at_once() -> None:
     done = subprocess.run([sys.executable, "-c", CONVERT], timeout=60, check=False)

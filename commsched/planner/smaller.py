@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from commsched.errors import CommschedError
 from commsched.plan.model import Param, Plan
-from commsched.planner.frames.pipelines import most_stages, staged
 from commsched.planner.limits.memory import needed
 from commsched.planner.make_plan import make_plan
+from commsched.planner.pipelines import most_stages, staged
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import PipelineStrategy

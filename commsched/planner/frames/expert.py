@@ -14,10 +14,10 @@ from commsched.net.bucket import Piece
 from commsched.net.expert_part import expert_degrees, expert_part, is_expert
 from commsched.net.graph import Net
 from commsched.plan.model import Launch, Plan
-from commsched.planner.frames.pipelines import chosen
 from commsched.planner.frames.zero import gathered
 from commsched.planner.launches import filled_buckets, ready_after
 from commsched.planner.limits.memory import fits, needed
+from commsched.planner.pipelines import chosen
 from commsched.planner.planners.greedy import COUNTS, Asked, cheapest_all, useful, without_choices
 from commsched.planner.registry import FRAMES, Planner
 from commsched.planner.request import Request

@@ -12,7 +12,10 @@ from commsched.machine.model import Machine
 from commsched.net.graph import Layer, Net
 from commsched.net.tensor_cut import degrees, sums
 from commsched.plan.model import Launch, Param, Plan
-from commsched.planner.frames.pipelines import (
+from commsched.planner.frames.zero import gathered
+from commsched.planner.limits.memory import enough, needed
+from commsched.planner.message_codecs import timed, with_codec
+from commsched.planner.pipelines import (
     Known,
     chosen,
     deep_enough,
@@ -20,9 +23,6 @@ from commsched.planner.frames.pipelines import (
     stage_buckets,
     with_method,
 )
-from commsched.planner.frames.zero import gathered
-from commsched.planner.limits.memory import enough, needed
-from commsched.planner.message_codecs import timed, with_codec
 from commsched.planner.planners.greedy import cheapest
 from commsched.planner.registry import FRAMES, OUTLINES, Planner
 from commsched.planner.request import Request

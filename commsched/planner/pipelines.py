@@ -1,0 +1,217 @@
+"""Plans with stages: how many, and how the replicas of each sum their gradients."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from commsched.cost.alongside import alongside
+from commsched.errors import CommschedError
+from commsched.exchange.method import Method
+from commsched.exchange.registry import find_method
+from commsched.machine.model import Group
+from commsched.net.bucket import BucketSpec
+from commsched.net.graph import Net
+from commsched.plan.model import Launch, Param, Plan, Reason
+from commsched.planner.launches import filled_buckets, ready_after
+from commsched.planner.limits.memory import enough, needed
+from commsched.planner.message_codecs import timed, with_codec
+from commsched.planner.planners.greedy import cheapest, useful, without_choices
+from commsched.planner.registry import Planner
+from commsched.planner.request import Request
+from commsched.program.registry import STRATEGIES
+from commsched.program.stages import PipelineStrategy, Stage, grid, is_head
+from commsched.units import nbytes
+
+# Bucket, its group's shape and forced method -> seconds and names of methods, cheapest first.
+Known = dict[tuple[object, ...], list[tuple[float, str]]]
+NEAREST, ALIKE = 4, 4.0  # methods that are priced for a bucket of about the size of another
+ALONE = "ring"  # of one replica: nothing travels
+
+
+def pipelined(request: Request, planner: Planner) -> Plan:
+    """Choose the stages, then the cheapest method for each bucket among a stage's replicas.
+
+    No planner is asked: all exchanges of a stage begin together, after its last computation.
+    """
+    return deep_enough(request, _pipelined, "stages")
+
+
+def deep_enough(request: Request, make: Callable[[Request], Plan], key: str) -> Plan:
+    """Make a plan; one of more stages if what its exchanges take does not fit beside its stages.
+
+    key: the parameter that is the number of stages, if the strategy has it. If none fits, the one
+    that needs least is returned under a limit that was asked for, else the first.
+    """
+    first = make(request)
+    limit = request.machine.device.memory if request.memory is None else request.memory
+    if key not in first.params or request.params.get(key) or needed(first) <= limit:
+        return first
+    found = [first]
+    for count in range(int(first.params[key]) + 1, most_stages(request) + 1):
+        with suppress(CommschedError):  # so many stages cannot be made
+            found.append(make(replace(request, params={**request.params, key: count})))
+            if needed(found[-1]) <= limit:
+                return found[-1]
+    return first if request.memory is None else min(found, key=needed)
+
+
+def _pipelined(request: Request) -> Plan:
+    strategy = STRATEGIES[request.strategy]
+    assert isinstance(strategy, PipelineStrategy)
+    plan = staged(request, _pipelined)
+    launches: list[Launch] = []
+    known: Known = {}
+    for stage in grid(plan, plan.params):
+        buckets = stage_buckets(request, plan, stage)
+        launches += [with_method(request, strategy, plan, each, known) for each in buckets]
+    return timed(request, replace(plan, launches=tuple(launches)))
+
+
+def staged(request: Request, make: Callable[[Request], Plan] | None = None) -> Plan:
+    """A plan without launches, of as many stages as wanted, or as fit; messages are coded.
+
+    make: makes the plan with its launches, which a limit that is advised has room for.
+    """
+    strategy = STRATEGIES[request.strategy]
+    assert isinstance(strategy, PipelineStrategy)
+    given = STRATEGIES[request.strategy].settings(_plan(request, request.net, request.params))
+    layers = sum(not is_head(layer.name) for layer in request.net.layers)
+    size = request.machine.size
+    counts = [k for k in range(1, most_stages(request) + 1) if size % k == 0]
+    if given["stages"]:
+        counts = [int(given["stages"])]
+    elif not strategy.fewest:
+        counts = counts[-1:]
+    else:
+        counts = possible(counts, given, layers)
+    limit = request.machine.device.memory if request.memory is None else request.memory
+    needs: list[float] = []
+    for count in counts:
+        params = given | {"stages": count}
+        net, params = strategy.prepare(request.net, request.machine, params)
+        plan = _plan(request, net, params)
+        needs.append(STRATEGIES[request.strategy].memory(plan).total)
+        if len(counts) == 1 or needs[-1] <= limit:
+            return with_codec(request, plan)
+    if make is not None:
+        most = {**request.params, "stages": counts[-1]}
+        needs.append(needed(make(replace(request, memory=None, params=most))))
+    raise CommschedError(
+        f"strategy {request.strategy!r}: with {counts[-1]} stages a rank needs"
+        f" {nbytes(needs[-1])}, and {nbytes(limit)} are allowed; more stages are not possible on"
+        f" {size} ranks and {layers} layers; nearest: {enough(needs[-1])}"
+    )
+
+
+def possible(counts: Sequence[int], settings: Mapping[str, Param], layers: int) -> list[int]:
+    """Return the depths of a pipeline that the interleaving of its stages allows."""
+    chunks = int(settings.get("interleave", 1))
+    m = int(settings["microbatches"])
+    found = [k for k in counts if chunks == 1 or (k > 1 and m % k == 0 and k * chunks <= layers)]
+    if not found:
+        raise CommschedError(
+            f"interleave={chunks}: no number of ranks in a pipeline, two or more, divides {m}"
+            f" microbatches and has {chunks} times as many stages in {layers} layers; nearest:"
+            " interleave=1"
+        )
+    return found
+
+
+def most_stages(request: Request) -> int:
+    """The most stages that divide the ranks, of at least one layer each."""
+    size = request.machine.size
+    layers = sum(not is_head(layer.name) for layer in request.net.layers)
+    return max(k for k in range(1, min(size, layers) + 1) if size % k == 0)
+
+
+def _plan(request: Request, net: Net, params: Mapping[str, Param]) -> Plan:
+    return Plan(
+        net=net,
+        machine=request.machine,
+        launches=(),
+        strategy=request.strategy,
+        params=params,
+        mean=request.mean,
+        seed=request.seed,
+    )
+
+
+def stage_buckets(request: Request, plan: Plan, stage: Stage) -> list[Launch]:
+    """The buckets of a stage, without their methods: one, unless the user gives a size."""
+    group = plan.machine.group(stage.alike[: stage.replicas])
+    limit = float("inf") if request.bucket is None else request.bucket
+    home = ready_after(plan.net)
+    found = []
+    for number, pieces in enumerate(filled_buckets(stage.layers, limit, None, request.force)):
+        found.append(
+            Launch(
+                name=f"s{stage.number}/b{number}",
+                pieces=tuple(pieces),
+                after=min(home[piece.tensor] for piece in pieces)[1],
+                method="",
+                stream="between" if len(set(group.nodes)) > 1 else "inside",
+                priority=number,
+                group=stage.alike,
+                split=stage.width,
+            )
+        )
+    return found
+
+
+def with_method(
+    request: Request, strategy: PipelineStrategy, plan: Plan, launch: Launch, known: Known
+) -> Launch:
+    """Give a launch its cheapest method, or the one that is forced."""
+    spec, group = plan.spec(launch), plan.group(launch)
+    forced = request.force.get(launch.pieces[0].tensor, "")
+    # Equal shapes have equal prices, unless a node has a link of its own.
+    shape: object = group.nodes if plan.machine.overrides else group.members
+    if group.levels:
+        shape = group.ranks
+    on = alongside(plan.machine, group)
+    key = spec, shape, on.nic, launch.split > 1, forced
+    if key not in known:
+        options = _options(request, strategy, spec, group, forced)
+        if launch.split > 1 and not forced:
+            options = without_choices(options, spec, group)
+        if not options:
+            kind = f" of {strategy.codec} values" if strategy.codec else ""
+            raise CommschedError(
+                f"strategy {request.strategy!r}: no allowed method can sum bucket {launch.name!r}"
+                f"{kind}; nearest: --method ring+{strategy.codec or 'dense'}"
+            )
+        for (other, *rest), found in known.items():
+            assert isinstance(other, BucketSpec)
+            alike = 1 / ALIKE < other.numel / spec.numel < ALIKE
+            if tuple(rest) == key[1:] and alike and (other.density < 1) == (spec.density < 1):
+                options = [find_method(name) for _, name in found[:NEAREST]]
+        known[key] = cheapest(options, spec, on, group)
+    return chosen(launch, known[key])
+
+
+def chosen(launch: Launch, priced: Sequence[tuple[float, str]]) -> Launch:
+    """Give a launch that nothing hides the first of its priced methods, with the reason."""
+    (best, name), *others = priced
+    second = others[0] if others else (0.0, "")
+    margin = max(second[0] - best, 0.0)
+    reason = Reason(seconds=best, runner_up=second[1], runner_up_seconds=second[0], margin=margin)
+    return replace(launch, method=name, reason=reason)
+
+
+def _options(
+    request: Request, strategy: PipelineStrategy, spec: BucketSpec, group: Group, forced: str
+) -> list[Method]:
+    """The methods that a bucket may have."""
+    if forced:
+        return [find_method(forced)]
+    if group.size == 1:
+        return [find_method(f"{ALONE}+{strategy.codec or 'dense'}")]
+    wanted = replace(request, lossy=(*request.lossy, *filter(None, [strategy.codec])))
+    return [m for m in useful(list(wanted.methods(group)), spec) if _carries(m, strategy)]
+
+
+def _carries(method: Method, strategy: PipelineStrategy) -> bool:
+    """Whether a method sends values as the strategy keeps them."""
+    if not strategy.codec:
+        return True
+    return method.coding == strategy.codec
