@@ -49,8 +49,9 @@ class Buffers:
     """A model's buffers as they are now; a forward pass may write, replace and add some."""
 
     def __init__(self, model: Any) -> None:
-        self._of_modules = [(m._buffers, m._buffers.copy()) for m in model.modules()]
-        self._values = [(b, b.detach().clone()) for b in model.buffers()]
+        held = ((m._buffers, m._non_persistent_buffers_set) for m in model.modules())
+        self._of_modules = [(now, now.copy()) for both in held for now in both]
+        self._values = [(b, b.data, b.detach().clone()) for b in model.buffers()]
         self._names = {name for name, _ in model.named_buffers(remove_duplicate=False)}
 
     def leave_out(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -64,8 +65,9 @@ class Buffers:
         for now, before in self._of_modules:
             now.clear()
             now.update(before)
-        for buffer, values in self._values:
-            _put(buffer.detach(), values)
+        for buffer, data, values in self._values:
+            buffer.data = data  # of the same size and type
+            _put(data, values)
 
 
 class Elements:

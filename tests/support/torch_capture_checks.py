@@ -58,10 +58,13 @@ class Counting(nn.Module):
         self.register_buffer("last", None, persistent=False)
         self.register_buffer("ones", torch.ones(()).expand(4))
         self.register_buffer("seen", torch.zeros(0))
+        self.register_buffer("wide", torch.zeros(2))
         self.also = self.passes  # a script may hold a buffer, too
 
     def forward(self, x):
         self.passes += 1
+        self.register_buffer("passes", self.passes)  # from now on in the state
+        self.wide.data = torch.ones(3)
         self.last = x.detach()
         self.seen = torch.cat([self.seen, x.detach().mean(0)])
         self.layer.register_buffer("first", torch.ones(1))
@@ -76,7 +79,8 @@ def buffers_are_afterwards_as_before():
     assert model.passes is model.also
     assert model.last is None
     assert not len(model.seen)
-    assert list(model.state_dict()) == ["ones", "seen", "layer.weight", "layer.bias"]
+    assert torch.equal(model.wide, torch.zeros(2))
+    assert list(model.state_dict()) == ["ones", "seen", "wide", "layer.weight", "layer.bias"]
     assert model.layer.weight.requires_grad
 
 
