@@ -36,8 +36,8 @@ registry.add("late")(1)
 found.append(asks)
 """
 
-# A registry that is filled holds a lock and imports modules. A module that asks a registry when it is
-# imported waits for that lock; if another thread imports it meanwhile, both wait forever.
+# A registry holds a lock while it imports modules. A module that asks a registry while another
+# thread imports it would wait for that lock, and the registry for the module: forever.
 IMPORTS = """
 import importlib, commsched
 from commsched.registry import Registry
