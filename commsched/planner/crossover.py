@@ -95,8 +95,8 @@ class Outpaced(NamedTuple):
     codec: str
     method: str  # at the rate, or at the slowest one
     lossless: str
-    rate: float | None  # B/s, the fastest one from which the codec is slower
-    faster: bool  # at that rate until it is reached, or at all rates
+    rate: float | None  # B/s: the fastest one above which the codec is slower
+    faster: bool  # just below that rate; if there is none, at all rates
     pays: tuple[tuple[float, float], ...]  # B/s: the ranges in which the codec is faster
 
     def sentence(self) -> str:
