@@ -2,9 +2,11 @@
 
 import os
 import shutil
+import sys
 import time
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -107,6 +109,16 @@ def test_a_state_does_not_change_and_can_be_restored_again():
             got += [one_step(again, step, 0) for step in (1, 2)]
     for found, wanted in zip(got, want * 2, strict=True):
         equal(found, wanted)
+
+
+def test_threads_switch_fast_while_one_exchanger_of_the_process_works_and_then_as_before():
+    usual = sys.getswitchinterval()
+    first, last = Exchanger(alone(TOPK), ALONE), Exchanger(alone(TOPK), ALONE)
+    for change in (first.__enter__, last.__enter__, partial(first.__exit__, None, None, None)):
+        change()
+        assert sys.getswitchinterval() < usual
+    last.__exit__(None, None, None)
+    assert sys.getswitchinterval() == usual
 
 
 def test_relative_files_are_those_of_the_folder_where_the_block_began(tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """`commsched.Exchanger`: a training loop hands over gradients and gets them back summed."""
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -143,7 +142,6 @@ class Exchanger:
         self._measurement: Measurement | None = None
         self._recording = Recording(self._record) if self._record and rank == 0 else None
         recorder = Recorder(rank)
-        self._switch = sys.getswitchinterval()  # an engine shortens it
         with watchdog(self._user_comm, "Exchanger", self._timeout, "timeout") as dog:
             self._comm = self._user_comm.Dup()
             dog.stage("finding the device")
@@ -371,7 +369,6 @@ class Exchanger:
                     )
             engine.communication.free()
             self._comm.Free()
-        sys.setswitchinterval(self._switch)
         self._over = True
 
     def _leave(self) -> None:
