@@ -111,6 +111,27 @@ def test_a_state_does_not_change_and_can_be_restored_again():
         equal(found, wanted)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"plan": None}, "the state lacks 'plan'; restore all that kept() returned"),
+        ({"step": None}, "the state lacks 'step'; restore all that kept() returned"),
+        ({"carried": None}, "the state lacks 'carried'; restore all that kept() returned"),
+        ({"buckets": None}, "the checkpoint holds other buckets than this plan"),
+        ({"step": -1}, "the state's step must be a whole number from 0 on, got -1"),
+        ({"step": "1"}, "the state's step must be a whole number from 0 on, got '1'"),
+        ({"plan": 16 * "0"}, "the state belongs to plan 000000000000..., not to "),
+    ],
+)
+def test_what_is_no_state_of_this_plan_is_told_by_what_is_wrong_with_it(change, said):
+    with Exchanger(alone(TOPK), ALONE) as exchanger:
+        kept = {k: v for k, v in (exchanger.kept() | change).items() if v is not None}
+        with pytest.raises(CommschedError) as refused:
+            exchanger.restore(kept)
+        exchanger.restore(exchanger.kept())
+    assert str(refused.value).startswith(said)
+
+
 def test_threads_switch_fast_while_one_exchanger_of_the_process_works_and_then_as_before():
     usual = sys.getswitchinterval()
     first, last = Exchanger(alone(TOPK), ALONE), Exchanger(alone(TOPK), ALONE)

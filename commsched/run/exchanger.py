@@ -33,6 +33,7 @@ from commsched.run.handover import (
     check_name,
     check_rows,
     check_strategy,
+    checked_step,
     checked_successor,
     lowered,
     places_of,
@@ -327,13 +328,12 @@ class Exchanger:
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Go on after what `kept` returned on this rank, before the first `ready`."""
-        engine, step, own = self._running(), kept.get("step"), str(kept.get("plan"))
+        engine = self._running()
         if self._handover.step >= 0:
             raise CommschedError("a state is restored before the first step, not after it")
-        if own != (here := engine.plan.hash) or not isinstance(step, int) or step < 0:
-            raise CommschedError(f"the state belongs to plan {own[:12]}..., not to {here[:12]}...")
+        step = checked_step(kept, engine.plan)
         engine.buckets.restore(kept)
-        self._carrying.restore(engine.plan, kept.get("carried", {}))
+        self._carrying.restore(engine.plan, kept["carried"])
         self._handover.begin_at(step)
         engine.begin_at(step)
         self._changes.watch(step)

@@ -145,6 +145,19 @@ def checked_successor(given: AnyPlan, old: Plan) -> Plan:
     return plan
 
 
+def checked_step(kept: Mapping[str, Any], plan: Plan) -> int:
+    """Return the step before which a rank kept its state; refuse what belongs to no such state."""
+    lacks = [key for key in ("plan", "step", "carried") if key not in kept]
+    if lacks:
+        raise CommschedError(f"the state lacks {lacks[0]!r}; restore all that kept() returned")
+    own, here, step = str(kept["plan"]), plan.hash, kept["step"]
+    if own != here:
+        raise CommschedError(f"the state belongs to plan {own[:12]}..., not to {here[:12]}...")
+    if not isinstance(step, int) or step < 0:
+        raise CommschedError(f"the state's step must be a whole number from 0 on, got {step!r}")
+    return step
+
+
 def check_gradient(
     tensor: Tensor, gradient: object, module: Any, device: str, rows: int | None = None
 ) -> None:
