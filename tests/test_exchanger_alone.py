@@ -153,6 +153,16 @@ def test_relative_files_are_those_of_the_folder_where_the_block_began(tmp_path, 
     assert {path.name for path in tmp_path.iterdir()} == {"elsewhere", "t.json", "g.npz"}
 
 
+def test_without_a_step_there_is_no_timeline_and_the_one_before_stays(tmp_path, capfd):
+    path = tmp_path / "t.json"
+    path.write_text("of the run before")
+    with Exchanger(alone("ring+dense"), ALONE, timeline=path):
+        pass
+    said = f"commsched: {path}: not written, because no step began and so there are no spans\n"
+    assert capfd.readouterr().err == said
+    assert [(one, one.read_text()) for one in tmp_path.iterdir()] == [(path, "of the run before")]
+
+
 def left_without(folder, lost):
     """Leave a block whose timeline or record has lost its folder; what is there after that."""
     (folder / "gone").mkdir()

@@ -24,6 +24,7 @@ from commsched.run.engine.recorder import Recorder
 from commsched.run.engine.unnamed import make_room, unnamed
 from commsched.run.job import agree, clock
 from commsched.run.job.clock import Clock, now
+from commsched.run.job.ending import say
 from commsched.run.job.fabric import fabric
 from commsched.run.job.lock import locked_by_job
 from commsched.run.job.watchdog import Watchdog
@@ -118,10 +119,16 @@ class Measurement:
         """Bring all spans to rank 0, which writes the file; others return None.
 
         Rank 0 returns the timeline, of a long run its newest steps. The engine must have stopped,
-        on all ranks.
+        on all ranks. Without a span there is no file, and rank 0 says so.
         """
         self.recorder.close()
         part, comm = self._part, self._comm
+        if not agree.largest(len(self._writer.ends), comm):
+            self._writer.path.unlink(missing_ok=True)
+            self._locks.close()
+            if comm.rank == 0:
+                say(f"{self._path}: not written, because no step began and so there are no spans")
+            return None
         worst = _worst(self._aligned, clock.align(comm))
         part.clock_uncertainty_us = agree.largest(worst, comm) * 1e6
         told = agree.gather_text("\n".join(engine.communication.waiting.told), comm)
