@@ -100,11 +100,35 @@ SPOILT = [
         "plain_sum is not decode and +",
     ),
 ]
+# A line that the codec begins with: what is wrong with it, the law, and what is said.
+BEGINS = [
+    ("values = np.random.permutation(values)", "values", "draw by seed, step, rank"),
+    ("values = state['mine'] = values + state.get('mine', 0)", "kept", "say `stateful = True`"),
+    ("values = np.r_[values[:256], np.nan_to_num(values[256:])]", "broken", "element 699 of 700"),
+]
+BEGINS_WITH = "        {}\n        return (values."
+SPOILT += [
+    ("codec", "        return (values.", BEGINS_WITH.format(line), law, said)
+    for line, law, said in BEGINS
+]
 # One change each to a codec that we ship.
 WITHOUT_THE_LAST = "def combine(self, packets, out): super().combine(packets[:-1], out)"
 CHANGED = [
     (WITHOUT_THE_LAST, "add", "combine is not decode and + for 1 values"),
     (WITHOUT_THE_LAST, "ranks", "all-gather+changed: the sum is off by"),
+    (
+        "def encode(self, values, state, start=0):\n"
+        "        return super().encode(values * (abs(values) > 1e-20), state, start)",
+        "finite",
+        "lossless, but tiny values come back changed",
+    ),
+    (
+        "def encode(self, values, state, start=0):\n"
+        "        cut = len(values) - (len(values) % 64 == 0)\n"
+        "        return super().encode(values * (np.arange(len(values)) != cut), state, start)",
+        "values",
+        "lossless, but 2048 values come back changed",
+    ),
     (
         "def listed(self, packet, numel):\n"
         "        index, values = super().listed(packet, numel)\n"
@@ -140,6 +164,7 @@ def test_what_breaks_a_law_is_found(kind, old, new, law, said, tmp_path, capsys)
 def test_what_a_lossless_codec_of_lists_does_wrong_is_found(method, law, said, tmp_path, capsys):
     path = tmp_path / "changed.py"
     path.write_text(
+        "import numpy as np\n\n"
         "from commsched.codecs.coo import Coo\n"
         "from commsched.coding.registry import CODECS\n"
         "from commsched.kernels.merge import Listed\n\n\n"
@@ -180,6 +205,7 @@ def test_what_a_file_registers_is_found_whoever_has_made_it(tmp_path):
     path = tmp_path / "made.py"
     path.write_text(
         "from functools import partial\n"
+        "import numpy as np\n\n"
         "from commsched.codecs.coo import Coo\n"
         "from commsched.coding.registry import CODECS\n"
         "from commsched.schedule.registry import COLLECTIVES\n\n"

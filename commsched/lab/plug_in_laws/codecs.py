@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from functools import partial
+from itertools import product
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from commsched.net.sparsity import Sparsity
 from commsched.schedule.registry import COLLECTIVES
 from commsched.schedule.rounds import Goal
 
-SIZES = (0, 1, 2, 7, 1000)
+SIZES = (0, 1, 2, 7, 1000, 2048)  # 2048: whole blocks of any usual size
 DRAWS = 100  # of random supports, or of random roundings
 RARE = 12  # draws: what comes less often in the mean may not come at all
 SIGMA = 5.0  # standard errors: a law that holds fails once in 1.7 million seeds
@@ -67,6 +68,10 @@ def _packet(codec: Codec, values: Array, step: int = 0, start: int = 0) -> Array
     return message[1:]
 
 
+def _bytes_of(packet: Array) -> bytes:
+    return bytes(packet.view(np.uint8))
+
+
 def _decoded(codec: Codec, packet: Array, numel: int) -> Array:
     out = np.full(numel, 7.0, np.float32)
     codec.decode(packet, out)
@@ -85,6 +90,8 @@ def _values(codec: Codec) -> str:
         found = _round_trip(codec, values)
         same = not codec.lossless or np.array_equal(found, values)
         require(same, f"lossless, but {numel} values come back changed")
+        same = _bytes_of(_packet(codec, values)) == _bytes_of(_packet(codec, values))
+        require(same, "equal states write different packets: draw by seed, step, rank and name")
     if codec.lossless:
         return "come back as they were"
     values = _normal(4096)
@@ -106,18 +113,21 @@ def _finite(codec: Codec) -> str:
     for what, values in odd.items():
         found = _round_trip(codec, values)
         require(bool(np.isfinite(found).all()), f"{what} come back as what is no number")
+        same = not codec.lossless or np.array_equal(found, values)
+        require(same, f"lossless, but {what} come back changed")
     return "zeros, equal, tiny and single values come back as numbers"
 
 
 def _broken(codec: Codec) -> str:
     """Ask for a NaN or an infinity to be seen by all who receive it."""
-    for broken in (np.nan, np.inf, -np.inf):
+    for broken, at in product((np.nan, np.inf, -np.inf), (0, 5, 699)):
         values = _normal(700)
-        values[5] = broken
+        values[at] = broken
         with np.errstate(invalid="ignore", over="ignore"):
             found = _round_trip(codec, values)
         seen = not np.isfinite(found).all()
-        require(seen, f"{broken} in a gradient comes back as a number: nobody sees that it broke")
+        told = f"{broken} in a gradient comes back as a number: nobody sees that it broke"
+        require(seen, f"{told}; it was element {at} of 700")
     return "NaN and infinities are seen"
 
 
@@ -202,7 +212,7 @@ def _added(codec: Codec, packet: Array, values: Array) -> None:
     require(close, f"combine is not decode and + {told}; of a vote say `votes = True`")
     if codec.lists:
         again, found = codec.pack(listed(values), numel), codec.listed(packet, numel)
-        same = bytes(again.view(np.uint8)) == bytes(packet)
+        same = _bytes_of(again) == bytes(packet)
         require(same, f"pack does not write what encode writes {told}")
         same = all(map(partial(np.array_equal, equal_nan=True), found, listed(decoded)))
         require(same, f"listed does not read what decode reads {told}")
@@ -244,8 +254,9 @@ def _bias(codec: Codec) -> str:
 
 def _kept(codec: Codec) -> str:
     """Ask that a checkpoint of the state goes on to the same packets."""
+    wrong = "what it keeps is not stored: see `keep` of commsched.exchange.state"
     if not codec.stateful:
-        raise Skipped("it keeps nothing")
+        wrong = f"it keeps something from step to step, but does not say `stateful = True`; {wrong}"
 
     def values(step: int) -> Array:
         scales = np.float32(10) ** _normal(10, step)
@@ -258,10 +269,9 @@ def _kept(codec: Codec) -> str:
     again = fresh_states([np.zeros(0, np.float32)], 3, "w")[0] | kept_of(deepcopy(state))
     for step in range(3, 6):
         state["step"] = again["step"] = step
-        packets = [codec.encode(values(step), one) for one in (state, again)]
-        same = bytes(packets[0].view(np.uint8)) == bytes(packets[1].view(np.uint8))
-        require(same, "what it keeps is not stored: see `keep` of commsched.exchange.state")
-    return "a checkpoint goes on to the same packets"
+        packets = [_bytes_of(codec.encode(values(step), one)) for one in (state, again)]
+        require(packets[0] == packets[1], wrong)
+    return "a checkpoint goes on to the same packets" if codec.stateful else "it keeps nothing"
 
 
 def _feedback(codec: Codec) -> str:
