@@ -77,6 +77,13 @@ SPOILT = [
     ("collective", 'Schedule(name="the', 'Schedule(name="a', "text", "is named 'a"),
     ("collective", "Source:", "From:", "text", "'Source:'"),
     ("collective", "ranks + 1) % p", "ranks + k) % p", "proof", "NameError: name 'k'"),
+    (
+        "collective",
+        "    after = (ranks + 1) % p",
+        "    ranks = np.random.permutation(p)\n    after = np.roll(ranks, -1)",
+        "rounds",
+        "two calls make different schedules",
+    ),
     ("codec", "out += values", "out -= values", "add", "add is not decode and +"),
     ("codec", "2.0 * (stop", "3.0 * (stop", "sizes", "1 values take 2 B, but nbytes says 3"),
     ("codec", "lossless = False", "lossless = True", "values", "come back changed"),

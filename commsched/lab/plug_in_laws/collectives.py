@@ -87,9 +87,11 @@ def _proof(name: str, groups: Sequence[Group]) -> str:
 
 
 def _read_twice(name: str) -> str:
-    for _, schedule in _schedules(name, [grid(2, 3), grid(1, 4), grid(1, 1)])[0]:
+    for group, schedule in _schedules(name, [grid(2, 3), grid(1, 4), grid(1, 1)])[0]:
         again = dumps(schedule) == dumps(schedule)
         require(again, "`rounds` must begin anew each time; the second reading differs")
+        alike = dumps(COLLECTIVES[name](group)) == dumps(schedule)
+        require(alike, "two calls make different schedules, but each rank calls it alone")
     return "can be read twice"
 
 
