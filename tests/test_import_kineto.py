@@ -219,6 +219,41 @@ def test_what_cannot_be_a_trace_is_one_sentence(tmp_path, monkeypatch):
     assert "more than 1000000 bytes unpacked; record fewer steps" in refused(path, tmp_path)
 
 
+def predicted_on_two(tmp_path, trace):
+    """Plan the net of a trace for 2 ranks; return the file of its prediction."""
+    net, plan, predicted = (tmp_path / f"{name}.json" for name in ("net", "plan", "predicted"))
+    net_file.write(net, imported(trace, batch=4).net)
+    on = ("--machine", "localhost", "--lanes", "2", "--planner", "ddp-25mb")
+    assert main(["plan", str(net), *on, "-o", str(plan)]) == 0
+    assert main(["simulate", str(plan), "-o", str(predicted)]) == 0
+    return predicted
+
+
+def test_a_trace_of_other_layers_is_not_compared(tmp_path):
+    whole, part = Trace(), Trace()
+    whole.step(0, 0)
+    part.step(0, 0)
+    part.events = [e for e in part.events if e["tid"] != 2 or e["ts"] < 100]  # no 2nd backward
+    whole, part = whole.file(tmp_path / "whole.gz"), part.file(tmp_path / "part.gz")
+    for known, other, which in ((whole, part, "trace"), (part, whole, "prediction")):
+        with pytest.raises(CommschedError, match=f"only the {which} has layer 'linear'; plan"):
+            read_pair(predicted_on_two(tmp_path, known), other)
+
+
+def test_a_trace_of_one_process_is_not_taken_for_that_of_a_rank(tmp_path):
+    trace = Trace()
+    trace.step(0, 0)
+    trace.step(1000, 1)
+    alone = "measured by torch.profiler in one process that exchanges nothing"
+    for events, said in (
+        (trace.events, "measured by torch.profiler on rank 0 alone"),
+        ([e for e in trace.events if "nccl" not in e["name"]], alone),
+    ):
+        trace.events = events
+        path = trace.file(tmp_path / "trace.gz")
+        assert read_pair(predicted_on_two(tmp_path, path), path)[1].warnings == (said,)
+
+
 def test_two_traces_are_not_compared():
     path = RECORDED / "gpt-ddp.json.gz"
     with pytest.raises(CommschedError, match="both traces of another program"):

@@ -45,12 +45,8 @@ def measured(path: Path, predicted: Timeline) -> Timeline:
     """
     recording = kineto_events.read(content.read(path))
     steps, layers = kineto.alike(recording)
-    names = {layer.name for layer in layers[0]}
-    if not any(f"{DIRECTIONS[True]}/{name}" in predicted.names for name in names):
-        raise CommschedError(
-            f"{path}: the prediction knows no layer of this trace, such as {min(names)!r}; plan and"
-            " simulate the net that `commsched import` makes of it"
-        )
+    _check_layers(path, {layer.name for layer in layers[0]}, predicted)
+    alone = not recording.world and not any(step.collectives for step in steps)
     size = recording.world.get("world_size", predicted.ranks)
     rank = recording.world.get("rank", 0)
     if size != predicted.ranks or not isinstance(rank, int) or not 0 <= rank < predicted.ranks:
@@ -58,7 +54,8 @@ def measured(path: Path, predicted: Timeline) -> Timeline:
             f"{path}: the trace is of rank {rank} of {size} ranks, the prediction of"
             f" {predicted.ranks} ranks; plan with as many"
         )
-    warnings = (f"measured by torch.profiler on rank {rank} alone",) if size > 1 else ()
+    how = "in one process that exchanges nothing" if alone else f"on rank {rank} alone"
+    warnings = (f"measured by torch.profiler {how}",) if size > 1 else ()
     spans = [
         span
         for number, (step, some) in enumerate(zip(steps, layers, strict=True))
@@ -79,6 +76,20 @@ def measured(path: Path, predicted: Timeline) -> Timeline:
     if wrong:
         raise CommschedError(f"{path}: {wrong}")
     return found
+
+
+def _check_layers(path: Path, trace: set[str], predicted: Timeline) -> None:
+    """Refuse a trace whose layers are not those of the prediction."""
+    word = f"{DIRECTIONS[True]}/"
+    names = (name for name in predicted.names if name.startswith(word))
+    differ = trace ^ {name.removeprefix(word) for name in names}
+    if differ:
+        some = min(differ)
+        which = "trace" if some in trace else "prediction"
+        raise CommschedError(
+            f"{path}: only the {which} has layer {some!r}; plan and simulate the net that"
+            " `commsched import` makes of this trace"
+        )
 
 
 def _exchanges(predicted: Timeline) -> list[tuple[str, str]]:
