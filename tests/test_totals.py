@@ -12,6 +12,7 @@ from commsched.cli.main import main
 from commsched.machine import file as machine_file
 from commsched.net import file as net_file
 from commsched.plan import file as plan_file
+from commsched.planner.method_schedule import scheduled
 from commsched.planner.search.timing import iteration
 from commsched.plot.html import page_data
 from commsched.program.registry import STRATEGIES
@@ -100,6 +101,18 @@ def test_a_cycle_counts_as_a_whole_however_many_there_are(name):
         (starts[stop].max() - starts[first].max()) / (stop - first), rel=1e-9
     )
     assert "cycles of" in few.statistic
+
+
+@pytest.mark.parametrize("run", [6, 7])
+def test_a_run_of_fewer_steps_is_compared_on_the_same_steps(run):
+    of = scheduled(made("sync"), {2: "ring+fp16"}, refresh=2)
+    predicted, longer = (simulate(of, steps).timeline() for steps in (run, run + 1))
+    measured = replace(predicted, header=Measured(net="n", steps=run))
+    found, want = compare(longer, measured), totals(measured)
+    for what in ("iteration", "exposed", "hidden", "sent"):
+        pair = getattr(found, what)
+        assert pair.measured == median(getattr(want, what))
+        assert pair.predicted == pytest.approx(pair.measured, rel=1e-9)
 
 
 @pytest.mark.by_day(2)

@@ -21,7 +21,7 @@ from commsched.errors import CommschedError
 from commsched.timeline import measure
 from commsched.timeline.breakdown import CAUSES, OVERLAP, STRAGGLERS, makeup
 from commsched.timeline.chain import Walk
-from commsched.timeline.cycles import totals
+from commsched.timeline.cycles import same_steps, totals
 from commsched.timeline.header import Predicted
 from commsched.timeline.model import Timeline
 from commsched.timeline.totals import Totals
@@ -59,8 +59,10 @@ def attribute(
 ) -> Why | None:
     """Split the difference of the median iterations; None where no rank has all steps of both.
 
-    `found`: the totals of both, if they are known.
+    `found`: the totals of both, if they are known and of the same steps, see `same_steps`.
     """
+    if found is None:
+        predicted, measured = same_steps(predicted, measured, skip_first)
     known = predicted.prediction
     rank = _rank(predicted, measured, skip_first)
     if rank is None or min(len(measure.steps(t)) for t in (predicted, measured)) < 2:

@@ -10,7 +10,7 @@ from commsched.arrays import Bools, Floats, Ints
 from commsched.errors import CommschedError
 from commsched.timeline import measure
 from commsched.timeline.attribute import Why, attribute
-from commsched.timeline.cycles import cycle, totals, windows
+from commsched.timeline.cycles import cycle, same_steps, totals, windows
 from commsched.timeline.header import fabric_differences
 from commsched.timeline.model import Timeline
 from commsched.timeline.spread import Interval, interval
@@ -81,13 +81,15 @@ class Comparison:
 def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Comparison:
     """Compare operations by name, without the first `skip_first` steps of a side that has more.
 
-    The first step warms up connections and caches. Names that only one side has are listed.
+    The first step warms up connections and caches. Names that only one side has are listed. Where
+    operations do not repeat alike, only the steps count that both sides hold.
     """
     check_comparable(predicted, measured)
     names = sides_of(predicted, measured)
     for what, t in zip(names, (predicted, measured), strict=True):
         if len(measure.steps(t)) < 2:
             raise CommschedError(NO_ITERATION.format(kind=what))
+    predicted, measured = same_steps(predicted, measured, skip_first)
     whole = [(t, measure.settled(t, skip_first)) for t in (predicted, measured)]
     uncertainty = max(predicted.clock_uncertainty, measured.clock_uncertainty)
     doubts = [_doubt(t, keep) for t, keep in whole]

@@ -58,3 +58,15 @@ def totals(t: Timeline, skip_first: int = 1) -> Totals:
         bubble=per_window(bubble) if measure.has_messages(t) else (),
         sent=per_window(sent.sum(axis=0) / max(shape[0], 1)),
     )
+
+
+def same_steps(one: Timeline, other: Timeline, skip_first: int = 1) -> tuple[Timeline, Timeline]:
+    """Return two timelines on the steps that both hold, if their operations repeat differently."""
+    some = measure.steps(one), measure.steps(other)
+    both = np.intersect1d(*some)
+    known = one.prediction.totals or other.prediction.totals  # of all steps
+    if known or len(both) < 2 or np.array_equal(*some):
+        return one, other
+    if totals(one, skip_first).cycle == totals(other, skip_first).cycle:
+        return one, other
+    return one.select(np.isin(one.step, both)), other.select(np.isin(other.step, both))
