@@ -142,6 +142,10 @@ def test_plans_of_other_nets_or_machines_do_not_compare():
         b = steps(1.0, 1.0, plan_hash="b", **{**BOTH, what: "other"})
         with pytest.raises(CommschedError, match=f"different {what}s, '.' and 'other'"):
             rivals(a, b)
+    a = steps(1.0, 0.5, 0.5, plan_hash="a", **BOTH)
+    b = replace(steps(1.0, 0.5, 0.5, plan_hash="b", **BOTH), ranks=a.ranks + 1)
+    with pytest.raises(CommschedError, match=f"numbers of ranks, {a.ranks} and {b.ranks}; two"):
+        rivals(a, b)
 
 
 def test_the_command_compares_two_plans(tmp_path, capsys):

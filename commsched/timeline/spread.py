@@ -130,11 +130,12 @@ class Rivals:
 
 def rivals(a: Timeline, b: Timeline, skip_first: int = 1) -> Rivals:
     """Compare the predictions of two plans for the same net on the same machine."""
-    names = (a.header.net, b.header.net), (a.header.machine, b.header.machine)
-    for what, (first, second) in zip(("net", "machine"), names, strict=True):
+    words = "nets", "machines", "numbers of ranks"
+    each = ((t.header.net, t.header.machine, t.ranks) for t in (a, b))
+    for what, first, second in zip(words, *each, strict=True):
         if first != second:
             raise CommschedError(
-                f"the timelines are of different {what}s, {first!r} and {second!r}; two plans are"
+                f"the timelines are of different {what}, {first!r} and {second!r}; two plans are"
                 " compared on the same net and machine"
             )
     plans = (_rival(a, skip_first), _rival(b, skip_first))
