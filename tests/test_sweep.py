@@ -240,6 +240,13 @@ def test_a_killed_study_leaves_a_file_to_go_on_with_and_no_orphans(how, tmp_path
     assert len({one["cell"] for one in found}) == len(found)
 
 
+def test_processes_plan_for_the_first_process_of_a_container_too(monkeypatch):
+    for name in ("getpid", "getppid"):
+        monkeypatch.setattr(f"os.{name}", lambda: 1)
+    with processes(1) as executor:
+        assert executor.submit(abs, -2).result(60) == 2
+
+
 def test_python_makes_the_rows_of_the_command_and_draws_them(tmp_path):
     path = tmp_path / "sweep.csv"
     swept(path)

@@ -20,7 +20,8 @@ def processes(jobs: int) -> Iterator[Executor]:
         raise CommschedError(f"--jobs must be at least 1, got {jobs}")
     before = set(multiprocessing.active_children())
     forked = multiprocessing.get_context("fork")
-    executor = ProcessPoolExecutor(jobs, mp_context=forked, initializer=_begin)
+    parent = (os.getpid(),)
+    executor = ProcessPoolExecutor(jobs, mp_context=forked, initializer=_begin, initargs=parent)
     try:
         yield executor
     except BaseException:
@@ -31,12 +32,12 @@ def processes(jobs: int) -> Iterator[Executor]:
         executor.shutdown(cancel_futures=True)
 
 
-def _begin() -> None:
+def _begin(parent: int) -> None:
     """End with the parent; leave its interrupts to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signalled_with_parent(signal.SIGKILL)()
-    if os.getppid() == 1:
+    if os.getppid() != parent:  # it ended before; in a container 1 may be its number
         os._exit(1)
 
 
