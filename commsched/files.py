@@ -213,6 +213,11 @@ def unpacked(path: str | Path, most: int = MAX_PACKED) -> Iterator[IO[bytes]]:
             yield whole
 
 
+def stem(path: Path) -> str:
+    """Return the name of a file without its ending, .gz apart; that of stdin is stdin."""
+    return "stdin" if str(path) == STDIN else Path(path.name.removesuffix(PACKED)).stem
+
+
 def _is_packed(path: str | Path, file: IO[bytes]) -> bool:
     return str(path).endswith(PACKED) and cast(BufferedReader, file).peek(2)[:2] == b"\x1f\x8b"
 

@@ -1,7 +1,9 @@
 """`commsched export`: what was written is read again, by parsers and by a LogGP simulator."""
 
 import csv
+import gzip
 import importlib.util
+import io
 import json
 import re
 import shutil
@@ -236,6 +238,18 @@ def test_the_command_says_what_it_wrote(tmp_path, capsys):
     ):
         assert main(["export", str(path), *words]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_files_have_the_name_of_a_packed_plan_or_stdin(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "plan.of.json.gz"
+    plan_file.write(path, made("ring+dense"))
+    monkeypatch.setattr(
+        "sys.stdin", io.TextIOWrapper(io.BytesIO(gzip.decompress(path.read_bytes())))
+    )
+    for words, name in (([str(path)], "plan.of.csv"), (["-", "-o", str(tmp_path)], "stdin.csv")):
+        assert main(["export", *words, "--to", "csv"]) == 0
+        assert capsys.readouterr().out.endswith(f"written to {tmp_path / name}\n")
+    assert (tmp_path / "stdin.csv").read_text() == (tmp_path / "plan.of.csv").read_text()
 
 
 def test_what_cannot_be_written_is_one_sentence(monkeypatch):

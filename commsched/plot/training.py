@@ -10,6 +10,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from commsched import files
 from commsched.errors import CommschedError
 from commsched.plot import legend
 from commsched.plot.accuracy import COLOURS
@@ -39,7 +40,7 @@ def draw(paths: Sequence[Path], path: Path, x: str = "step", style: Style | None
         raise CommschedError(f"no axis {x!r} of trainings; known: {', '.join(X)}")
     style = style or Style(width=10.0, font=10.0)
     logs = [read(log) for log in paths]
-    names = [f"{log.stem}: " if len(paths) > 1 else "" for log in paths]
+    names = [f"{files.stem(log)}: " if len(paths) > 1 else "" for log in paths]
     looks = ((colour, dashes) for dashes in cycle(DASHES) for colour in COLOURS)
     small = 0.8 * style.font
     trainings = [_series(name, log) for name, log in zip(names, logs, strict=True)]

@@ -54,7 +54,7 @@ def export(args: argparse.Namespace) -> None:
     with working("laying out messages"):
         made = tasks(plan, args.steps, args.collectives)
     with working("writing"):
-        written = form.write(made, folder, args.plan.stem)
+        written = form.write(made, folder, files.stem(args.plan))
     sent = [t.nbytes for rank in made for t in rank if t.kind is TaskKind.SEND]
     found = {
         "files": [str(path) for path in written],

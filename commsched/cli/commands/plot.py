@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from commsched import files
 from commsched.cli import study_picture
 from commsched.cli.options import Commands, Flag, Option, add_command, output_file
 from commsched.errors import CommschedError
@@ -146,7 +147,7 @@ def _timeline(args: argparse.Namespace, looks: dict[str, Any], page: bool) -> No
     if len(sides) == 2 and swapped(*sides):
         sides.reverse()
     lanes = tuple(filter(None, args.lanes.split(",")))
-    style = Style(lanes=lanes, names=tuple(path.stem for path in paths), **looks)
+    style = Style(lanes=lanes, names=tuple(map(files.stem, paths)), **looks)
     with working("drawing"):
         draw(sides, args.output, args.step, ranks, style)
 
