@@ -53,6 +53,7 @@ class Works:
         self._grows = payload.grows
         self._key: tuple[object, ...] = ()
         self._table: _Table | None = None
+        self._around: dict[str, Floats] = {}
 
     def _share(self, rnd: Round) -> float:
         return max(len(rnd.src) / self._ranks, self._alone)
@@ -92,9 +93,9 @@ class Works:
         if table.busy is None:
             lasts = pattern.wire.alone(wire)
             busy = pattern.wire.port(wire, lasts)
-            busy_back = _turned(busy, shape.turn)
+            busy_back = self._turned(busy, shape.turn, "busy")
             if pattern.wire.crowded:
-                alone = _turned(lasts, shape.turn)
+                alone = self._turned(lasts, shape.turn, "alone")
         else:
             busy = table.busy[..., start : start + size]
             busy_back = table.busy[..., back : back + size]
@@ -105,6 +106,16 @@ class Works:
         return MessageWork(
             wire, busy, busy_back, alone, code, merge, table.busy_least, table.merge_most
         )
+
+    def _turned(self, values: Floats, turn: int, what: str) -> Floats:
+        """Return `values` of the moves that end where each starts, until the next call for them."""
+        around = self._around.get(what)
+        if around is None or around.shape != values.shape:
+            around = self._around[what] = np.empty(values.shape)
+        split = values.shape[-1] - turn
+        around[..., turn:] = values[..., :split]
+        around[..., :turn] = values[..., split:]
+        return around
 
     def _tabled(self, rows: Rows, rnd: Round, pattern: Pattern) -> _Table | None:
         """Return a table of the runs of a round that goes around: row i + m = row i for m moves."""
@@ -148,8 +159,3 @@ def coding_of_a_rank(schedule: Schedule, payload: Payload, machine: Machine) -> 
     """Return the processor time that a rank codes for in an exchange, the mean of the ranks, s."""
     works = Works(payload, machine, tables=False)
     return sum(works.processor_seconds(rnd) for rnd in schedule.rounds()) / schedule.ranks
-
-
-def _turned(values: Floats, turn: int) -> Floats:
-    """Return `values` of the moves that end where each starts."""
-    return np.concatenate((values[..., -turn:], values[..., :-turn]), axis=-1) if turn else values
