@@ -241,11 +241,12 @@ class Search:
         self.offer(tidied(careful, improved(careful, first, self.over)), "careful")
 
     def _search(self) -> None:
-        """Boundaries and improvement in backward order, then by priority."""
+        """Boundaries and improvement in backward order, then by priority: of units, of launches."""
         problem, units = self.problem, self.problem.units
         if len(units) <= UNITS and size(problem, units) <= self.exact:
             self.offer(exact(problem, units, self.leader), "exact")
         self._ordered(units, self._as_launched)
+        self._ordered(units_by_priority(problem, self._alone(), units), self._by_priority)
         self._ordered(self._by_priority(), self._by_priority)
         if not self.done():
             self._other_window()
@@ -269,6 +270,10 @@ class Search:
         choices = self.leader.choices
         if {unit for choice in choices for unit in choice.bucket.units} == set(self.problem.units):
             return list(choices)
+        return self._alone()
+
+    def _alone(self) -> list[MethodChoice]:
+        """One launch of each unit, by its cheapest method."""
         made = [bucket([unit]) for unit in self.problem.units]
         return [MethodChoice(b, m) for b, m in zip(made, self.problem.cheapest(made), strict=True)]
 
