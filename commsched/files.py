@@ -13,7 +13,6 @@ import os
 import re
 import stat
 import sys
-import tempfile
 import threading
 import zlib
 from collections.abc import Iterator
@@ -200,7 +199,9 @@ def unpacked(path: str | Path, most: int = MAX_PACKED) -> Iterator[IO[bytes]]:
         if not _is_packed(path, file):
             yield file
             return
-        with tempfile.TemporaryFile() as whole:
+        from tempfile import TemporaryFile  # here: ranks start sooner without it
+
+        with TemporaryFile() as whole:
             try:
                 with gzip.GzipFile(fileobj=file) as inner:
                     while chunk := inner.read(CHUNK):
@@ -279,7 +280,9 @@ def writing(path: str | Path) -> Iterator[IO[bytes]]:
             with _special(path) as file:
                 yield file
             return
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:200]}.")
+        from tempfile import mkstemp  # see `unpacked`
+
+        handle, temporary = mkstemp(dir=target.parent, prefix=f".{target.name[:200]}.")
         try:
             with os.fdopen(handle, "wb") as file:
                 if target.name.endswith(PACKED):
