@@ -1,8 +1,7 @@
 """Plans of `expert`: how many ranks share experts, routes of tokens, and sums of gradients."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 
 from commsched.cost.alongside import alongside
 from commsched.errors import CommschedError
@@ -14,17 +13,15 @@ from commsched.net.bucket import Piece
 from commsched.net.expert_part import expert_degrees, expert_part, is_expert
 from commsched.net.graph import Net
 from commsched.plan.model import Launch, Plan
+from commsched.planner.fastest_plan import fastest
 from commsched.planner.frames.zero import gathered
 from commsched.planner.launches import filled_buckets, ready_after
-from commsched.planner.limits.memory import fits, needed
 from commsched.planner.pipelines import chosen
 from commsched.planner.planners.greedy import COUNTS, Asked, cheapest_all, useful, without_choices
 from commsched.planner.registry import FRAMES, Planner
 from commsched.planner.request import Request
-from commsched.planner.search.timing import iteration
 from commsched.program.expert_groups import COMBINE, DISPATCH, ExpertGroups
 from commsched.program.registry import STRATEGIES
-from commsched.simulate.exchange_costs import Known
 
 SOLE = "ring+dense"  # of one replica: nothing travels
 Open = tuple[Launch, list[Method]]  # a launch without a method, and those that it may have
@@ -42,18 +39,9 @@ def shared(request: Request, planner: Planner) -> Plan:
     size = request.machine.size
     degrees = [int(settings["expert"])]
     if not degrees[0]:
-        degrees = [k for k in expert_degrees(net, size) if size % k == 0]
-    limit = request.machine.device.memory if request.memory is None else request.memory
-    limited = replace(request, memory=limit)
-    plans: list[Plan] = []
-    costs: Costs = {}
-    for degree in degrees:
-        plans += _plans(replace(request, net=expert_part(net, degree, size)), degree, costs)
-    fitting = [plan for plan in plans if fits(limited, plan)]
-    known: Known = {}
-    some = fitting or [min(plans, key=needed)]  # `plan` warns of it, or `make_plan` refuses it
-    timed = [replace(plan, iteration=iteration(plan, known)) for plan in some]
-    return min(timed, key=lambda plan: plan.iteration)
+        degrees = [k for k in expert_degrees(net, size)[::-1] if size % k == 0]
+    parts = [replace(request, net=expert_part(net, degree, size)) for degree in degrees]
+    return fastest(request, _plans(parts, degrees))
 
 
 def _routed(net: Net, capacity: float, zipf: float) -> Net:
@@ -68,20 +56,26 @@ def _routed(net: Net, capacity: float, zipf: float) -> Net:
     return replace(net, layers=layers)
 
 
-def _plans(request: Request, degree: int, costs: Costs) -> Iterator[Plan]:
-    """Plan buckets of some sizes for one degree."""
+def _plans(requests: Sequence[Request], degrees: Sequence[int]) -> Iterator[Plan]:
+    """Plan one bucket, then more, for each of the degrees; `requests`: of their nets."""
+    costs: Costs = {}
+    plans = [_outline(*each) for each in zip(requests, degrees, strict=True)]
+    sends = [list(_sends(plan, ExpertGroups(plan))) for plan in plans]
+    for count in COUNTS if requests[0].bucket is None else COUNTS[:1]:
+        found = []
+        for request, plan, some in zip(requests, plans, sends, strict=True):
+            size = request.bucket or 4.0 * max(request.net.numel, 1) / count
+            found += [(plan, [*some, *_sums(request, plan, size)])]
+        _price(found, costs)
+        for plan, launches in found:
+            chosen = (_cheapest(plan, *launch, costs) for launch in launches)
+            yield replace(plan, launches=tuple(chosen))
+
+
+def _outline(request: Request, degree: int) -> Plan:
+    """Return the plan of a degree without its launches."""
     settings = STRATEGIES[request.strategy].settings(request.plan())
-    plan = replace(request.plan(), params={**settings, "expert": degree})
-    total = 4.0 * max(request.net.numel, 1)
-    sizes = [total / count for count in COUNTS] if request.bucket is None else [request.bucket]
-    sends = list(_sends(plan, ExpertGroups(plan)))
-    sums = [list(_sums(request, plan, size)) for size in sizes]
-    every = {len(some): some for some in reversed(sums)}  # the first of as many launches
-    _price(plan, chain(sends, *every.values()), costs)
-    for some in sums:
-        if every.get(len(some)) is some:
-            launches = (_cheapest(plan, *one, costs) for one in chain(sends, some))
-            yield replace(plan, launches=tuple(launches))
+    return replace(request.plan(), params={**settings, "expert": degree})
 
 
 def _sends(plan: Plan, groups: ExpertGroups) -> Iterator[Open]:
@@ -158,10 +152,10 @@ def _options(
     return found
 
 
-def _price(plan: Plan, some: Iterable[Open], costs: Costs) -> None:
+def _price(plans: Iterable[tuple[Plan, list[Open]]], costs: Costs) -> None:
     """Price the methods of launches together; alike launches are priced once."""
     wanted: dict[tuple[object, ...], Asked] = {}
-    for launch, methods in some:
+    for plan, (launch, methods) in ((plan, one) for plan, some in plans for one in some):
         key, group = _key(plan, launch, methods), plan.group(launch)
         if key not in costs and key not in wanted:
             on = alongside(plan.machine, group) if launch.in_teams else plan.machine

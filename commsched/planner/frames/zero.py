@@ -13,14 +13,13 @@ from commsched.exchange.sharded import GATHERS, HYBRID, LEVELS, SUMS, options
 from commsched.net.bucket import BucketSpec, Piece
 from commsched.net.graph import Layer, Net
 from commsched.plan.model import Launch, Plan, Reason
-from commsched.planner.limits.memory import fits, needed, refusal
+from commsched.planner.fastest_plan import fastest
+from commsched.planner.limits.memory import fits, refusal
 from commsched.planner.planners.greedy import COUNTS, cheapest, useful
 from commsched.planner.registry import FRAMES, Planner
 from commsched.planner.request import Request
-from commsched.planner.search.timing import iteration
 from commsched.program.registry import STRATEGIES
 from commsched.program.units import GATHER, REGATHER
-from commsched.simulate.exchange_costs import Known
 
 STEMS = {"": "g", GATHER: "p", REGATHER: "r"}  # of launches' names, by purpose
 APART = tuple(name for name in SUMS if name != HYBRID)  # shards that are nowhere twice
@@ -35,23 +34,16 @@ def sharded(request: Request, planner: Planner) -> Plan:
     _check(request)
     total = 4.0 * request.net.numel
     fewest = DROPPED if request.strategy == "zero3" else 1
-    sizes = {total / count for count in COUNTS if count >= fewest}
+    sizes = [total / count for count in COUNTS if count >= fewest]
     if request.bucket is not None:
-        sizes = {request.bucket}
-    known: Known = {} if request.played is None else request.played
+        sizes = [request.bucket]
     priced: Priced = {}
-    plans = {}
-    for size, levels in product(sorted(sizes), _ways(request)):
-        plan = _plan(request, size, levels, priced)
-        plans[len(plan.launches), levels] = plan  # as many units: the same units
-    limit = request.machine.device.memory if request.memory is None else request.memory
-    limited = replace(request, memory=limit)
-    fitting = [plan for plan in plans.values() if fits(limited, plan)]
-    least = min(plans.values(), key=needed)
-    if not fitting and request.memory is None:
-        raise refusal(limited, least)
-    timed = [replace(plan, iteration=iteration(plan, known)) for plan in fitting or [least]]
-    return min(timed, key=lambda plan: plan.iteration)
+    tried = product(sizes, _ways(request))
+    plan = fastest(request, (_plan(request, size, levels, priced) for size, levels in tried))
+    limited = replace(request, memory=request.machine.device.memory)
+    if request.memory is None and not fits(limited, plan):
+        raise refusal(limited, plan)
+    return plan
 
 
 def _check(request: Request) -> None:

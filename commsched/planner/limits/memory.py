@@ -61,13 +61,14 @@ def framed(request: Request, frame: Planner) -> Plan:
     Last without any loss, since lossy codecs keep what they have not sent. If no plan fits, the one
     that needs least.
     """
-    found = [frame(request)]
+    end, found = Deadline(request.time_limit), [frame(request)]
     if request.memory is None or fits(request, found[0]):
         return found[0]
     narrower = [replace(request, without=some) for some in [*dict.fromkeys(_sets(request))][1:]]
     for wanted in (*narrower, replace(request, lossy=())):
         with suppress(CommschedError):  # the strategy cannot do with these methods alone
-            found.append(frame(wanted))
+            left = None if request.time_limit is None else max(end.left(), 0.0)
+            found.append(frame(replace(wanted, time_limit=left)))
             if fits(request, found[-1]):
                 return found[-1]
     return min(found, key=needed)
