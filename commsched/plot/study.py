@@ -57,7 +57,7 @@ class StudyPicture:
     width: float = 7.0  # in
     height: float | None = None  # in; None: as the panels need
     font: float = 7.0  # pt
-    title: str = ""
+    title: str | None = None  # None: the value of a map; "": no title
 
 
 def draw(rows: Sequence[Row], path: str | Path, wanted: StudyPicture) -> None:
@@ -169,8 +169,8 @@ class _Drawing:
                         lines = filter(None, (of_row, KNOWN[wanted.y].label))
                         panel.set_ylabel("\n".join(lines), fontsize=self.font)
             figure.supxlabel(KNOWN[wanted.x].label, fontsize=self.font)
-            title = wanted.title or (KNOWN[wanted.value].label if wanted.value else "")
-            if title:
+            of_map = KNOWN[wanted.value].label if wanted.value else ""
+            if title := of_map if wanted.title is None else wanted.title:
                 figure.suptitle(title, fontsize=self.font + 1)
             if named := {label: handle for label, handle in handles.items() if label}:
                 self._legend(below, named)
