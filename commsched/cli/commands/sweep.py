@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from commsched.cli import size
 from commsched.cli.options import Commands, Flag, Option, Table, add_command, output_file
-from commsched.errors import CommschedError
+from commsched.errors import Agreed, CommschedError
 
 if TYPE_CHECKING:
     from commsched.study.cells import Cell
@@ -68,6 +68,8 @@ def sweep(args: argparse.Namespace) -> None:
     from commsched.study import rows, workers
     from commsched.study.run import run
 
+    if workers.of_ranks() and args.jobs != 1:
+        raise Agreed("--jobs is for one process; under mpiexec the other ranks plan; leave it out")
     suffix = args.output.suffix.lower()
     if suffix not in TABLES and not args.output.exists():
         raise CommschedError(f"{args.output}: cannot write {suffix!r} tables; use .csv or .parquet")
