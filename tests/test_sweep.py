@@ -247,6 +247,11 @@ def test_processes_plan_for_the_first_process_of_a_container_too(monkeypatch):
         assert executor.submit(abs, -2).result(60) == 2
 
 
+def test_a_process_that_is_killed_ends_the_study_in_a_sentence():
+    with pytest.raises(CommschedError, match="the same command goes on"), processes(2) as executor:
+        executor.submit(signal.raise_signal, signal.SIGKILL).result(60)
+
+
 def test_python_makes_the_rows_of_the_command_and_draws_them(tmp_path):
     path = tmp_path / "sweep.csv"
     swept(path)
