@@ -32,6 +32,7 @@ from commsched.plan import file as plan_file
 from commsched.plan import model as plan_model
 from commsched.planner.break_even import break_even as find_break_even
 from commsched.planner.families import plan_with_verdict
+from commsched.planner.make_plan import by_planner
 from commsched.planner.only_methods import only
 from commsched.planner.reasons import verdict
 from commsched.planner.registry import DEFAULT
@@ -168,7 +169,7 @@ class Plan(Shown):
         time_limit="5 s": texts as on the command line, numbers in bytes and seconds.
         """
         wanted = _request(net, machine, allow, method, compute, **request)
-        return cls(plan_with_verdict(wanted, str(planner)).plan)
+        return cls(by_planner(plan_with_verdict(wanted, str(planner)).plan, str(planner)))
 
     @classmethod
     def read(cls, path: str | Path) -> "Plan":

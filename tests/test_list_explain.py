@@ -76,6 +76,13 @@ def test_a_collective_is_drawn_and_says_its_source(capsys):
         (["explain", "zenn+topk:0.05"], "nearest: 'zen'"),
         (["explain", "zen+qsgd:4"], "only a codec that selects values"),
         (["explain", "ok-topk+topk:0.05"], "no sparse sum"),
+        (["explain", "quant:3"], "the bits of a value must be one of 1, 2, 4, 8; got '3'"),
+        (["explain", "fp16", "--ranks", "3"], "fp16 has no rounds to draw"),
+        (["explain", "native", "--ranks", "3"], "native has no rounds to draw"),
+        (
+            ["explain", "shard:reduce-scatter+dense", "--ranks", "3", "-o", "never.svg"],
+            "shard:reduce-scatter has no rounds to draw",
+        ),
     ],
 )
 def test_what_is_misspelt_is_one_sentence(words, said, capsys):

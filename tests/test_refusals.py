@@ -152,6 +152,7 @@ ON_RANKS = {
         ("--net mlp:8:3 --strategy gpipe --param stages=3", "3 stages do not divide 2 ranks"),
         ("--net mlp:8:3 --strategy samo --precision fp32", "--precision must be one of fp16"),
     ),
+    (2, "sweep"): (("--net lstm --machine summit -o a.csv --jobs 2", "--jobs is for one process"),),
     (3, "train"): (
         (
             "--net words:4:50 --strategy local",

@@ -90,3 +90,17 @@ def test_names_that_would_meet_under_a_panel_turn(shown, nets, width, turn, stud
     text = path.read_text()
     turned = [re.search(rf'rotate\(-([\d.]+)[^"]*">{name}<', text) for name in names]
     assert {float(found[1]) for found in turned if found} == {turn}
+
+
+@pytest.mark.parametrize(("title", "above"), [(None, ["step in ms"]), ("", []), ("mine", ["mine"])])
+def test_a_map_has_the_title_that_is_asked_for(title, above, study, tmp_path):
+    path, where = tmp_path / "a.svg", {"density": "1%"}
+    draw(study, path, StudyPicture(y="planner", value="step", where=where, title=title))
+    texts = re.findall(r">([^<>\n]+)</text>", path.read_text())
+    assert [text for text in texts if text in ("step in ms", "mine")] == above
+
+
+def test_a_price_of_a_machine_that_no_row_has_is_refused(study, tmp_path):
+    wanted = StudyPicture(pareto="money", prices={"p3.16xlarge": 24.0, "sumit": 10.0})
+    with pytest.raises(CommschedError, match="--price-per-hour sumit: no row is of that machine"):
+        draw(study, tmp_path / "a.svg", wanted)

@@ -2,6 +2,7 @@
 
 import pytest
 
+import commsched as cs
 from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.study import rows
@@ -41,3 +42,19 @@ def test_a_number_of_a_table_is_finite(column, cell, table):
     table.write_text("\n".join([lines[0], ",".join(cells), ""]))
     with pytest.raises(CommschedError, match=f"line 2: {column} must be a (finite|whole) number"):
         rows.read(table)
+
+
+def test_a_parquet_table_has_the_rows_of_the_csv_and_is_drawn(tmp_path, capsys):
+    pytest.importorskip("pyarrow")
+    path, picture = tmp_path / "sweep.parquet", tmp_path / "sweep.svg"
+    assert main([*WORDS, str(path)]) == 0
+    found = rows.read(path)
+    assert found == rows.read(path.with_suffix(".csv"))
+    again = cs.sweep("lstm", "p3.16xlarge", path=path, nodes=2, planners="ddp-25mb")
+    assert again.rows == [one for one in found if one["planner"] == "ddp-25mb"]
+    assert rows.read(path) == found
+    assert main(["plot", str(path), "-o", str(picture)]) == 0
+    assert picture.exists()
+    path.write_bytes(b"PAR1")
+    assert main(["plot", str(path), "-o", str(picture)]) == 2
+    assert "not a Parquet file" in capsys.readouterr().err

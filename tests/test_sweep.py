@@ -202,6 +202,16 @@ def test_a_row_without_a_plan_keeps_its_sentence(tmp_path, capsys):
     assert "7 have no plan, see column sentence" in capsys.readouterr().out
 
 
+def test_a_planner_that_a_strategy_does_not_ask_is_refused_as_plan_refuses_it():
+    words = {"strategy": "zero1", "planner": "ddp-25mb"}
+    cell = Cell(net="resnet32", machine="p3.16xlarge", nodes="1", **words)
+    said = "planner is not for strategy 'zero1', which plans by itself; leave it out"
+    assert row(cell)["sentence"] == f"--{said}"
+    with pytest.raises(CommschedError, match=said):
+        cs.Plan.best("resnet32", cs.Machine("p3.16xlarge", nodes=1), **words)
+    assert row(replace(cell, planner="best"))["status"] == "ok"
+
+
 def test_other_processes_and_ranks_make_the_same_rows(tmp_path):
     def sorted_lines(path):
         return sorted(path.read_text().splitlines())
@@ -245,6 +255,11 @@ def test_processes_plan_for_the_first_process_of_a_container_too(monkeypatch):
         monkeypatch.setattr(f"os.{name}", lambda: 1)
     with processes(1) as executor:
         assert executor.submit(abs, -2).result(60) == 2
+
+
+def test_a_process_that_is_killed_ends_the_study_in_a_sentence():
+    with pytest.raises(CommschedError, match="the same command goes on"), processes(2) as executor:
+        executor.submit(signal.raise_signal, signal.SIGKILL).result(60)
 
 
 def test_python_makes_the_rows_of_the_command_and_draws_them(tmp_path):

@@ -104,3 +104,18 @@ def test_notes_stay_in_their_panel_and_above_the_data(width):
 def test_a_front_has_what_nothing_else_is_better_than():
     points = [(1.0, 5.0), (2.0, 5.0), (2.0, 3.0), (3.0, 4.0), (4.0, 1.0)]
     assert front(points) == [(1.0, 5.0), (2.0, 3.0), (4.0, 1.0)]
+
+
+def test_the_legend_names_the_line_of_a_front_where_there_is_one(tmp_path):
+    rows = [
+        at(1, allow, step) | {"memory_bytes_per_rank": memory * 1e9}
+        for allow, step, memory in (("", 2.0, 1.0), ("fp16", 1.0, 1.0), ("topk", 0.5, 3.0))
+    ]
+    for some, named in (
+        (rows, ["lossless", "fp16", "topk", "nothing is better"]),
+        (rows[:2], ["lossless", "fp16"]),  # one is best in all
+        (rows[:1], []),
+    ):
+        draw(some, tmp_path / "front.svg", StudyPicture(pareto="memory"))
+        found = texts(tmp_path / "front.svg")
+        assert found[found.index("memory per rank in GB") + 1 :] == named

@@ -34,7 +34,7 @@ WITHOUT = {"value": ("lines", "pareto", "break_even"), "pareto": ("x", "y", "bre
 
 def is_table(path: Path) -> bool:
     """Tell whether a file is a table of `sweep`, by its name."""
-    return path.suffix.lower() == ".csv"
+    return path.suffix.lower() in (".csv", ".parquet")
 
 
 def draw(table: Path, path: Path, args: argparse.Namespace, **style: Any) -> None:

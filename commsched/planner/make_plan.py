@@ -50,3 +50,12 @@ def accepted(request: Request, plan: Plan) -> Plan:
     error_budget.check_plan(request, plan)
     plan.check()
     return plan
+
+
+def by_planner(plan: Plan, planner: str) -> Plan:
+    """Return a plan; refuse a planner that its strategy has not asked."""
+    if plan.strategy in FRAMES and not plan.planner and planner != DEFAULT:
+        raise CommschedError(
+            f"--planner is not for strategy {plan.strategy!r}, which plans by itself; leave it out"
+        )
+    return plan

@@ -38,6 +38,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 MARKERS = "osD^vPX"  # of another number than the colours: looks repeat late
 DASHES = ("-", "--", "-.", ":")
 NEAR = 5e-3  # of a value: lines that differ less cannot be told apart in a panel
+FRONT = "nothing is better"  # names the line of a Pareto front
 SAME, ALMOST = " = ", " ≈ "  # between the names of lines that lie upon each other
 
 
@@ -56,7 +57,7 @@ class StudyPicture:
     width: float = 7.0  # in
     height: float | None = None  # in; None: as the panels need
     font: float = 7.0  # pt
-    title: str = ""
+    title: str | None = None  # None: the value of a map; "": no title
 
 
 def draw(rows: Sequence[Row], path: str | Path, wanted: StudyPicture) -> None:
@@ -168,11 +169,11 @@ class _Drawing:
                         lines = filter(None, (of_row, KNOWN[wanted.y].label))
                         panel.set_ylabel("\n".join(lines), fontsize=self.font)
             figure.supxlabel(KNOWN[wanted.x].label, fontsize=self.font)
-            title = wanted.title or (KNOWN[wanted.value].label if wanted.value else "")
-            if title:
+            of_map = KNOWN[wanted.value].label if wanted.value else ""
+            if title := of_map if wanted.title is None else wanted.title:
                 figure.suptitle(title, fontsize=self.font + 1)
-            if any(handles):
-                self._legend(below, handles)
+            if named := {label: handle for label, handle in handles.items() if label}:
+                self._legend(below, named)
             if any(self.notes.values()):
                 whole.draw_without_rendering()  # lays the panels out
                 for panel, notes in self.notes.items():
@@ -190,8 +191,8 @@ class _Drawing:
 
     def _foot(self) -> float:
         """Return the height of the legend, in."""
-        names = [*self.names.values(), *["nothing is better"] * bool(self.wanted.pareto)]
-        if self.wanted.value or not any(names):
+        names = list(filter(None, [*self.names.values(), FRONT if self.wanted.pareto else ""]))
+        if self.wanted.value or not names:
             return 0.0
         return legend.height(names, self.wanted.width, self.font)
 
@@ -347,10 +348,11 @@ class _Drawing:
                     [value_of(one, x) for one in own], [value_of(one, y) for one in own], **look
                 )
         best = front([(value_of(one, x), value_of(one, y)) for one in rows])
-        across, up = zip(*best, strict=True)
-        (handles["nothing is better"],) = panel.step(
-            across, up, where="post", color="#555555", linewidth=0.8, zorder=0
-        )
+        if len(best) > 1:  # a line needs two
+            across, up = zip(*best, strict=True)
+            (handles[FRONT],) = panel.step(
+                across, up, where="post", color="#555555", linewidth=0.8, zorder=0
+            )
         self._from_zero(panel, rows)
         return handles
 

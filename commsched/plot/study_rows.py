@@ -4,11 +4,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from commsched.errors import CommschedError
+from commsched.nearest import nearest
 from commsched.plot.study_columns import KNOWN, Row, order_of, text_of, there, value_of
 
 
 def priced(rows: Sequence[Row], prices: Mapping[str, float]) -> list[Row]:
     """Return rows with the money per hour of the machines whose nodes have a price."""
+    known = dict.fromkeys(one["machine"] for one in rows)
+    for name in prices:
+        if name not in known:
+            raise CommschedError(
+                f"--price-per-hour {name}: no row is of that machine; those of the table are"
+                f" {', '.join(known)}{nearest(name, list(known))}"
+            )
     return [
         {**one, "money_per_hour": prices[one["machine"]] * one["nodes"]}
         if one["machine"] in prices and one["nodes"]

@@ -21,7 +21,7 @@ from commsched.net.bucket import BucketSpec
 from commsched.plan.model import Plan
 from commsched.planner.baseline import OF_LIBRARY
 from commsched.planner.limits.memory import needed
-from commsched.planner.make_plan import checked, make_plan
+from commsched.planner.make_plan import by_planner, checked, make_plan
 from commsched.planner.request import Request
 from commsched.planner.search.bound import lower_bound
 from commsched.planner.search.prices import Prices, PriceTables, make_curves
@@ -205,6 +205,7 @@ def _numbers(cell: Cell, request: Request) -> Row:
     request = checked(request, cell.planner)
     priced = _priced(cell, request, known)
     plan = make_plan(request, cell.planner) if priced is None else priced.plan
+    plan = by_planner(plan, cell.planner)
     bound = plan.bound or _bound(cell, request, known)
     memory = needed(plan)
     found: Row = {

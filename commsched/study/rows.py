@@ -14,6 +14,8 @@ from commsched.errors import CommschedError
 from commsched.run.job.lock import locked
 from commsched.study.pricing import COLUMNS, Row
 
+PARQUET = ".parquet"
+OTHER = "not a table of this version's `commsched sweep`; give another file"
 COUNTS = frozenset(("nodes", "ranks", "launches"))
 NUMBERS = frozenset(name for name in COLUMNS if "_seconds" in name or "_bytes" in name) | {
     "scale",
@@ -49,6 +51,8 @@ def appending(path: Path) -> Iterator[RowFile]:
 
 def read(path: str | Path) -> list[Row]:
     """Read the table of a study; numbers are None where there are none."""
+    if Path(path).suffix.lower() == PARQUET:
+        return _read_parquet(path)
     return _parsed(files.read_text(path), path)
 
 
@@ -59,9 +63,7 @@ def _parsed(text: str, path: str | Path) -> list[Row]:
     except csv.Error as error:
         raise CommschedError(f"{path}: not a table: {error}") from None
     if not table or tuple(table[0]) != COLUMNS:
-        raise CommschedError(
-            f"{path}: not a table of this version's `commsched sweep`; give another file"
-        )
+        raise CommschedError(f"{path}: {OTHER}")
     if not text.endswith("\n") and len(table[-1]) < len(COLUMNS):
         del table[-1]
     for number, cells in enumerate(table[1:], 2):
@@ -130,3 +132,20 @@ def write_parquet(path: Path, rows: Iterable[Row]) -> None:
     table = pyarrow.Table.from_pylist(rows, schema=pyarrow.schema(kinds))
     with files.writing(path) as file:
         pyarrow.parquet.write_table(table, file)
+
+
+def _read_parquet(path: str | Path) -> list[Row]:
+    """Read what `write_parquet` has written."""
+    content = files.read_bytes(path)
+    check_parquet()
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.read_table(pyarrow.BufferReader(content))
+    except pyarrow.ArrowException as error:
+        raise CommschedError(f"{path}: not a Parquet file: {error}") from None
+    if tuple(table.column_names) != COLUMNS:
+        raise CommschedError(f"{path}: {OTHER}")
+    found: list[Row] = table.to_pylist()
+    return found

@@ -19,7 +19,7 @@ from commsched.progress import progress
 from commsched.schedule.registry import COLLECTIVES
 from commsched.study.cells import NEAR, Cell, names
 from commsched.study.pricing import FAILED, Row, prepare, row
-from commsched.study.rows import appending, read
+from commsched.study.rows import PARQUET, appending, check_parquet, read, write_parquet
 from commsched.text_table import table
 from commsched.units import bits, seconds
 
@@ -57,7 +57,15 @@ class Done(NamedTuple):
 def run(
     cells: Sequence[Cell], path: Path, executor: Executor | None = None, workers: int = 1
 ) -> Done:
-    """Make the rows that a file lacks, by an executor or here; Ctrl-C keeps those that are made."""
+    """Make the rows that a file lacks, by an executor or here; Ctrl-C keeps those that are made.
+
+    A Parquet file is made of the CSV file beside it, which takes the rows as they come.
+    """
+    if path.suffix.lower() == PARQUET:
+        check_parquet()
+        done = run(cells, path.with_suffix(".csv"), executor, workers)
+        write_parquet(path, read(path.with_suffix(".csv")))
+        return done
     for plug_ins in (PLANNERS, STRATEGIES, METHODS, CODECS, COLLECTIVES, LIBRARIES):
         len(plug_ins)  # imports them before processes and the clock start
     wanted = {cell.digest: cell for cell in cells}

@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import cast
 
@@ -24,9 +25,14 @@ def processes(jobs: int) -> Iterator[Executor]:
     executor = ProcessPoolExecutor(jobs, mp_context=forked, initializer=_begin, initargs=parent)
     try:
         yield executor
-    except BaseException:
+    except BaseException as error:
         for child in set(multiprocessing.active_children()) - before:
             child.kill()  # what it plans now is planned again
+        if isinstance(error, BrokenProcessPool):
+            raise CommschedError(
+                "a process that planned was killed, perhaps as memory ran out; the same command"
+                " goes on with the study, and needs less memory with fewer --jobs"
+            ) from None
         raise
     finally:
         executor.shutdown(cancel_futures=True)

@@ -35,7 +35,6 @@ def add(commands: Commands) -> None:
 
 def explain(args: argparse.Namespace) -> None:
     """Print what the plug-in's own text says, and what it may be combined with."""
-    from commsched.cli.plug_ins import KINDS
     from commsched.exchange import experts, sharded
     from commsched.exchange.registry import find_method
     from commsched.exchange.sparsified import Sparsified
@@ -44,59 +43,60 @@ def explain(args: argparse.Namespace) -> None:
         raise CommschedError(f"--ranks must be from 1 to {DRAWN} to be drawn, got {args.ranks}")
     if args.output is not None and args.ranks is None:
         raise CommschedError("-o needs --ranks: the rounds of a collective are drawn")
-    collective, plus, codec = args.name.partition("+")
-    if plus and collective.startswith((sharded.PREFIX, experts.PREFIX)):
-        method = find_method(args.name)
-        print(f"method {method.name}\n\n{inspect.getdoc(type(method))}\n")
-        _explain("codecs", codec, None)
-        return
-    if plus:
-        found = find_method(args.name)
-        if isinstance(found, Sparsified):
-            print(f"method {found.name}\n\n{inspect.getdoc(Sparsified)}\n")
-            _explain("methods", collective, None)
-        else:
-            _explain("collectives", collective, args.ranks)
+    name, plus, codec = args.name.partition("+")
+    method = find_method(args.name) if plus else None
+    kinds = [] if plus else _kinds(name)
+    rounds = None if args.ranks is None else _rounds(name, args.ranks)
+    for kind in kinds:
+        _explain(kind, name, rounds)
+    if isinstance(method, Sparsified):
+        print(f"method {method.name}\n\n{inspect.getdoc(Sparsified)}\n")
+        _explain("methods", name, None)
+    elif method is not None and name.startswith((sharded.PREFIX, experts.PREFIX)):
+        print(f"method {method.name}\n\n{inspect.getdoc(type(method))}")
+    elif method is not None:
+        _explain("collectives", name, rounds)
+    if method is not None:
         print()
         _explain("codecs", codec, None)
-        _draw(args, collective)
-        return
-    kinds = [kind for kind, registry in KINDS.items() if args.name in registry]
-    if not kinds and args.name in {*shipped.names("nets"), *shipped.names("machines")}:
-        raise CommschedError(
-            f"{args.name} is a shipped net or machine; see 'commsched show {args.name}'"
-        )
-    if not kinds:
-        near = nearest(args.name, [name for registry in KINDS.values() for name in registry])
-        raise CommschedError(f"nothing is called {args.name!r}; see 'commsched list'{near}")
-    for kind in kinds:
-        _explain(kind, args.name, args.ranks)
-    _draw(args, args.name)
+    if args.output is not None:
+        from commsched.plot.schedule import draw
+
+        assert rounds is not None
+        draw(rounds, args.output)
+        print(f"drawn to {args.output}")
 
 
-def _draw(args: argparse.Namespace, name: str) -> None:
-    """Draw the rounds of a collective, if a picture is wanted."""
-    if args.output is None:
-        return
-    from commsched.plot.schedule import draw
-    from commsched.schedule.registry import COLLECTIVES
+def _kinds(name: str) -> list[str]:
+    """Return the kinds of what has a name; an error says why there is none."""
+    from commsched.cli.plug_ins import KINDS
 
-    schedule = _routed(name, args.ranks) if name in COLLECTIVES else None
-    if schedule is None or schedule.library:
-        raise CommschedError(f"{name} has no rounds to draw; collectives such as ring have")
-    draw(schedule, args.output)
-    print(f"drawn to {args.output}")
+    if kinds := [kind for kind, registry in KINDS.items() if name in registry]:
+        return kinds
+    if name in {*shipped.names("nets"), *shipped.names("machines")}:
+        raise CommschedError(f"{name} is a shipped net or machine; see 'commsched show {name}'")
+    family, parameters, _ = name.partition(":")
+    for registry in KINDS.values():
+        if parameters and family in registry:
+            registry[name]  # says what is wrong with the parameters
+    near = nearest(name, [each for registry in KINDS.values() for each in registry])
+    raise CommschedError(f"nothing is called {name!r}; see 'commsched list'{near}")
 
 
-def _routed(name: str, ranks: int) -> "Schedule":
+def _rounds(name: str, ranks: int) -> "Schedule":
     """Return the schedule of a collective on ranks of one node."""
     from commsched.exchange.pair import route
     from commsched.machine.model import Group
+    from commsched.schedule.registry import COLLECTIVES
 
-    return route(name, Group(ranks=tuple(range(ranks)), nodes=(0,) * ranks))
+    if name in COLLECTIVES:
+        found = route(name, Group(ranks=tuple(range(ranks)), nodes=(0,) * ranks))
+        if not found.library:
+            return found
+    raise CommschedError(f"{name} has no rounds to draw; collectives such as ring have")
 
 
-def _explain(kind: str, name: str, ranks: int | None) -> None:
+def _explain(kind: str, name: str, rounds: "Schedule | None") -> None:
     from commsched.cli.plug_ins import KINDS, text_of
     from commsched.exchange.pair import ALONE, illegal, route
     from commsched.exchange.registry import sparse_sums
@@ -110,9 +110,9 @@ def _explain(kind: str, name: str, ranks: int | None) -> None:
     if kind == "collectives":
         codecs = [n for n, c in KINDS["codecs"].items() if not illegal(route(name, ALONE), c)]
         print(f"\nMay be paired with the codecs: {', '.join(codecs) or 'none; part of methods'}")
-        if ranks is not None:
+        if rounds is not None:
             print("\nRounds, `0>1:2+` = rank 0 sends block 2 and rank 1 adds it:")
-            print(dumps(_routed(name, ranks)), end="")
+            print(dumps(rounds), end="")
     if kind == "codecs":
         able = [n for n in KINDS["collectives"] if not illegal(route(n, ALONE), item)]
         print(f"\n{'Lossless' if item.lossless else 'Lossy'}. Collectives: {', '.join(able)}")

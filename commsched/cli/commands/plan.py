@@ -38,6 +38,7 @@ from commsched.planner.break_even import RATES, BreakEven, break_even, check_bre
 from commsched.planner.families import NO_PLAN, Planned, plan_with_verdict
 from commsched.planner.limits.error_budget import verdict as errors
 from commsched.planner.limits.memory import fits, refusal
+from commsched.planner.make_plan import by_planner
 from commsched.planner.only_methods import not_used, only
 from commsched.planner.reasons import verdict
 from commsched.planner.registry import DEFAULT, FRAMES
@@ -298,11 +299,8 @@ def plan(args: argparse.Namespace) -> None:
 
 def _check(args: argparse.Namespace, wanted: Request, made: Plan) -> None:
     """Refuse a plan that does not keep what was asked for."""
-    by_itself = wanted.strategy in FRAMES and not made.planner
-    if by_itself and args.planner != DEFAULT:
-        raise CommschedError(
-            f"--planner is not for strategy {made.strategy!r}, which plans by itself; leave it out"
-        )
+    if args.strategy != choice.AUTO:
+        by_planner(made, args.planner)
     if wanted.memory is not None and not fits(wanted, made):
         raise refusal(wanted, made)
     for launch in made.launches if wanted.lossless else ():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from commsched.cli import size
 from commsched.cli.options import Commands, Flag, Option, Table, add_command, output_file
-from commsched.errors import CommschedError
+from commsched.errors import Agreed, CommschedError
 
 if TYPE_CHECKING:
     from commsched.study.cells import Cell
@@ -65,33 +65,29 @@ def add(commands: Commands) -> None:
 
 def sweep(args: argparse.Namespace) -> None:
     """Plan what the table lacks, and tell how fast."""
-    from commsched.study import rows, workers
+    from commsched.study import workers
     from commsched.study.run import run
 
+    if workers.of_ranks() and args.jobs != 1:
+        raise Agreed("--jobs is for one process; under mpiexec the other ranks plan; leave it out")
     suffix = args.output.suffix.lower()
     if suffix not in TABLES and not args.output.exists():
         raise CommschedError(f"{args.output}: cannot write {suffix!r} tables; use .csv or .parquet")
-    parquet = suffix == ".parquet"
     if args.figure is not None:
         from commsched.plot.picture import check_suffix
 
         check_suffix(args.figure)  # before the work begins
-    if parquet:
-        rows.check_parquet()
     cells = _cells(args)
     _check_size(args, cells)
-    table = args.output.with_suffix(".csv") if parquet else args.output
     if workers.of_ranks():
         with workers.ranks() as (executor, count):
             if executor is None:
                 return
-            done = run(cells, table, executor, count)
+            done = run(cells, args.output, executor, count)
     else:
         several = workers.processes(args.jobs) if args.jobs != 1 else nullcontext()
         with several as executor:
-            done = run(cells, table, executor, args.jobs)
-    if parquet:
-        rows.write_parquet(args.output, rows.read(table))
+            done = run(cells, args.output, executor, args.jobs)
     print(done.sentence())
     print(f"written to {args.output}")
     if args.figure is not None:
