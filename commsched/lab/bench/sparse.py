@@ -86,9 +86,7 @@ def sparse(options: SparseOptions) -> tuple[list[SparseCell], Group] | None:
     """Return all cells and the ranks' placement, on rank 0; compare every sum with MPI's."""
     _check(options)
     with together(options.timeout) as (comm, dog):
-        hosts = agree.gather_text(MPI.Get_processor_name(), comm)
-        names = list(dict.fromkeys(hosts))
-        group = Group(ranks=tuple(range(comm.size)), nodes=tuple(names.index(h) for h in hosts))
+        group = agree.group_of(comm)
         dog.stage("the rate of a link")
         rate = _rate(comm, group)
         cells: list[SparseCell] = []

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from commsched import __version__
 from commsched.errors import Agreed, CommschedError
-from commsched.machine.model import Machine
+from commsched.machine.model import Group, Machine
 from commsched.plan.model import Plan
 from commsched.run.job import lifeline, segments
 from commsched.run.job.launcher import alone, stay_in_job
@@ -146,6 +146,13 @@ def placement(machine: Machine, comm: MPI.Intracomm) -> tuple[list[str], list[st
     """Return the host of every rank, and what differs from the machine."""
     hosts = gather_text(socket.gethostname(), comm)
     return hosts, differences(machine, hosts)
+
+
+def group_of(comm: MPI.Intracomm) -> Group:
+    """Return all ranks on their hosts, whose numbers are in the order of the ranks."""
+    hosts = gather_text(socket.gethostname(), comm)
+    names = list(dict.fromkeys(hosts))
+    return Group(ranks=tuple(range(comm.size)), nodes=tuple(map(names.index, hosts)))
 
 
 def bring(text: bytes, comm: MPI.Intracomm) -> list[bytes]:
