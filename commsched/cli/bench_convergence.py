@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from commsched.lab.convergence.table import CaseResult, ConvergenceTable, StepTimes, Tried
     from commsched.lab.convergence.trainings import ConvergenceRequest
     from commsched.lab.validate.fabrics import ValidationFabric
-    from commsched.train.trials import Mean
 
 FOLDER = Path("convergence")
 CALIBRATION = 20.0  # s
@@ -243,17 +242,11 @@ def _learnt(case: "CaseResult", found: "ConvergenceTable") -> tuple[str, ...]:
         case.name,
         str(len(ends)),
         losses,
-        _points(case.accuracy),
-        "-" if held is None else _points(held.accuracy, sign="+"),
+        case.accuracy.in_points(),
+        "-" if held is None else held.accuracy.in_points("+"),
         nbytes(case.sent_bytes),
         "-" if held is None or held.steps is None else str(held.steps),
     )
-
-
-def _points(value: "Mean", sign: str = "") -> str:
-    """Return an accuracy in percent."""
-    half = "" if value.half is None else f" +- {100 * value.half:.2f}"
-    return f"{100 * value.value:{sign}.2f}{half}"
 
 
 def _timed(case: "CaseResult", times: "StepTimes", found: "ConvergenceTable") -> tuple[str, ...]:
