@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from commsched.arrays import Array
-from commsched.kernels.fast_exponents import exponents, read_values, write_values
-from commsched.kernels.fast_lowrank import spread
+from commsched.kernels.fast_exponents import exponents as exponents
+from commsched.kernels.fast_exponents import read_values as read_values
+from commsched.kernels.fast_exponents import write_values as write_values
+from commsched.kernels.fast_lowrank import spread as spread
 from commsched.kernels.jit import (
     INFINITE,
     LOW,
@@ -22,28 +24,6 @@ from commsched.kernels.jit import (
     kernel,
     lowest,
 )
-
-__all__ = [
-    "above",
-    "add_at",
-    "collected",
-    "dither",
-    "exponents",
-    "from_fp16",
-    "joined",
-    "numbers",
-    "read_bits",
-    "read_fields",
-    "read_planes",
-    "read_values",
-    "spread",
-    "to_bf16",
-    "to_fp16",
-    "write_bits",
-    "write_fields",
-    "write_planes",
-    "write_values",
-]
 
 # --- Twin of `random.Dither.next`. ---
 

@@ -93,7 +93,9 @@ def compute_with(state: Pruned, piece: slice) -> None:
     elif gpu is None:
         state.half[state.index[piece]] = state.values[piece].astype(np.float16)
     else:  # pruned values stay zero
-        gpu.pruned.scatter(state.values[piece], state.index[piece], state.half)
+        values, index = state.values[piece], state.index[piece]
+        given = values, index, np.int64(len(index)), state.half.view(np.uint16)
+        gpu.start("pruned", "scatter", gpu.strides(len(index)), *given)
 
 
 def whole(state: Pruned) -> Array:
@@ -109,7 +111,9 @@ def pack(state: Pruned, gradient: Array) -> None:
     if gpu is None or isinstance(state.index, slice):
         state.packed[:] = half_sum(state.packed, gradient[state.index])
     else:
-        gpu.pruned.gather_add(gradient, state.index, state.packed)
+        numel = len(state.index)
+        words = gradient.view(np.uint16), state.index, np.int64(numel), state.packed.view(np.uint16)
+        gpu.start("pruned", "gather_add", gpu.strides(numel), *words)
 
 
 def update(
@@ -137,14 +141,20 @@ def adam(
 ) -> None:
     """Do one step of Adam in place on (n,) float32 arrays, element by element."""
     gpu, one = device(values), np.float32(1)
-    if gpu is not None:
-        gpu.pruned.adam((gradient, values, mean, square), divisor, rates, steps)
-        return
     first, second = np.float32(rates.first), np.float32(rates.second)
+    mean_share, square_share = (np.float32(1 - x**steps) for x in (rates.first, rates.second))
+    if gpu is not None:
+        moments = first, one - first, mean_share, second, one - second, square_share
+        last = np.float32(rates.rate), np.float32(rates.small)
+        given = np.int64(len(values)), np.float32(divisor), *moments, *last
+        gpu.start(
+            "pruned", "adam", gpu.strides(len(values)), gradient, values, mean, square, *given
+        )
+        return
     gradient /= np.float32(divisor)
     mean *= first
     mean += (one - first) * gradient
     square *= second
     square += (one - second) * (gradient * gradient)
-    size = np.sqrt(square / np.float32(1 - rates.second**steps)) + np.float32(rates.small)
-    values -= np.float32(rates.rate) * (mean / np.float32(1 - rates.first**steps)) / size
+    size = np.sqrt(square / square_share) + np.float32(rates.small)
+    values -= np.float32(rates.rate) * (mean / mean_share) / size
