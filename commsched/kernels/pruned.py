@@ -11,12 +11,21 @@ import numpy as np
 
 from commsched.arrays import Array
 from commsched.errors import CommschedError
-from commsched.kernels.adam_constants import AdamConstants
 from commsched.kernels.device import device
 from commsched.kernels.half import half_sum
 from commsched.kernels.modules import module_of
 
 MOST = 2**31 - 1  # largest int32 index plus one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdamConstants:
+    """Adam's learning rate, decay of both moments, and the term that avoids 0 / 0."""
+
+    rate: float = 1e-3
+    first: float = 0.9
+    second: float = 0.999
+    small: float = 1e-8
 
 
 @dataclass(slots=True, kw_only=True)
