@@ -8,7 +8,6 @@ from commsched.lab.convergence.cases import cases
 from commsched.lab.convergence.table import (
     CaseResult,
     ConvergenceTable,
-    StepTimes,
     against,
     differences,
 )
@@ -71,14 +70,14 @@ def _verdict(target: Target, table: ConvergenceTable) -> str:
 
 def _cases(table: ConvergenceTable) -> list[str]:
     """Return the lines of a table's cases; times only if the table has some."""
-    dense, timed = table.case("dense"), any(case.times for case in table.cases)
+    timed = any(case.times for case in table.cases)
     rows = []
     for case in table.cases:
         row = [f"`{case.name}`", _rate(case), str(len(case.trained.trials))]
         row += [_loss(case), case.accuracy.in_points()]
-        row += [_against(case, dense, table.by_loss), nbytes(case.sent_bytes)]
+        row += [_against(case, table), nbytes(case.sent_bytes)]
         if timed:
-            row += _seconds(case, dense, table.times(case.name, RATIO))
+            row += _seconds(case, table)
         rows.append(row)
     return in_markdown((*HEAD, *TIMES) if timed else HEAD, rows)
 
@@ -203,11 +202,12 @@ def _loss(case: CaseResult) -> str:
     return f"{mean(case.losses)}" if whole else "diverged"
 
 
-def _against(case: CaseResult, dense: CaseResult | None, by_loss: bool) -> str:
+def _against(case: CaseResult, table: ConvergenceTable) -> str:
     """Return the difference by pairs of trainings: nats of a text, points of accuracy."""
+    dense = table.case("dense")
     if dense is None or case is dense:
         return ""
-    if by_loss:
+    if table.by_loss:
         found = differences(case, dense)
         if not found:
             return ""
@@ -217,11 +217,9 @@ def _against(case: CaseResult, dense: CaseResult | None, by_loss: bool) -> str:
     return "" if held is None else held.accuracy.in_points("+")
 
 
-def _seconds(
-    case: CaseResult, dense: CaseResult | None, times: StepTimes | None
-) -> tuple[str, str, str]:
+def _seconds(case: CaseResult, table: ConvergenceTable) -> tuple[str, str, str]:
     """Return ms of a step, and steps and seconds to dense's loss, predicted and measured."""
-    held = None if dense is None else against(case, dense)
+    held, times = table.against_dense(case), table.times(case.name, RATIO)
     steps = None if held is None else held.steps
     reached = "not reached" if steps is None else str(steps)
     if times is None:
