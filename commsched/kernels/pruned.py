@@ -151,19 +151,18 @@ def adam(
     """Do one step of Adam in place on (n,) float32 arrays, element by element."""
     gpu, one = device(values), np.float32(1)
     first, second = np.float32(rates.first), np.float32(rates.second)
-    mean_share, square_share = (np.float32(1 - x**steps) for x in (rates.first, rates.second))
     if gpu is not None:
-        moments = first, one - first, mean_share, second, one - second, square_share
+        arrays, numel = (gradient, values, mean, square), np.int64(len(values))
+        of_mean = first, one - first, np.float32(1 - rates.first**steps)
+        of_square = second, one - second, np.float32(1 - rates.second**steps)
         last = np.float32(rates.rate), np.float32(rates.small)
-        given = np.int64(len(values)), np.float32(divisor), *moments, *last
-        gpu.start(
-            "pruned", "adam", gpu.strides(len(values)), gradient, values, mean, square, *given
-        )
+        given = *arrays, numel, np.float32(divisor), *of_mean, *of_square, *last
+        gpu.start("pruned", "adam", gpu.strides(len(values)), *given)
         return
     gradient /= np.float32(divisor)
     mean *= first
     mean += (one - first) * gradient
     square *= second
     square += (one - second) * (gradient * gradient)
-    size = np.sqrt(square / square_share) + np.float32(rates.small)
-    values -= np.float32(rates.rate) * (mean / mean_share) / size
+    size = np.sqrt(square / np.float32(1 - rates.second**steps)) + np.float32(rates.small)
+    values -= np.float32(rates.rate) * (mean / np.float32(1 - rates.first**steps)) / size

@@ -52,7 +52,8 @@ def check_alike(settings: Mapping[str, str], comm: MPI.Intracomm, advice: str) -
     """Refuse ranks with different settings, and tell which rank differs in what."""
     own = msgspec.json.encode(dict(settings))
     mine = np.frombuffer(hashlib.sha256(own).digest(), np.uint8)
-    if (gather_array(mine, comm) != mine).any():
+    digests = gather_array(mine, comm)
+    if (digests != mine).any():
         texts = [msgspec.json.decode(text, type=dict[str, str]) for text in _texts(own, comm)]
         raise Agreed(f"{_difference(texts, gather_text(socket.gethostname(), comm))}; {advice}")
 
