@@ -137,9 +137,8 @@ class ShapedFabric:
         return measured
 
     def _completed(self, *argv: str) -> Completed:
-        spec = self._bed.spec
-        ranks = spec.hosts * spec.lanes
-        done = self._bed.run(
+        bed, ranks = self._bed, self._bed.spec.ranks
+        done = bed.run(
             argv, ranks=ranks, launcher=self._launcher, timeout=self._limit, variables=variables()
         )
         if done.status:
