@@ -1,7 +1,7 @@
 """Text tables with aligned columns, no wider than the terminal that shows them."""
 
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import zip_longest
 
 from commsched.terminal import columns, printable
@@ -32,6 +32,12 @@ def table(
         cells = ([line[column] for column in part] for line in lines)
         blocks.append("\n".join(text for row in cells for text in _aligned(row, narrow, right)))
     return "\n\n".join(blocks)
+
+
+def in_markdown(header: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Return the lines of a table in Markdown."""
+    lines = (header, ["---"] * len(header), *rows)
+    return [f"| {' | '.join(map(str, line))} |" for line in lines]
 
 
 def _parts(widths: list[int], numbers: Collection[int], most: int | None) -> list[list[int]]:

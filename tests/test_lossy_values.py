@@ -13,8 +13,8 @@ from commsched.cost.price import price
 from commsched.errors import CommschedError
 from commsched.exchange.lockstep import fresh_states, run_method
 from commsched.exchange.pair import Pair
-from commsched.kernels.lengths import fast_length
 from commsched.kernels.select import largest
+from commsched.kernels.spectrum import fast_length
 from commsched.machine.model import CodecRate, Device, Link, Machine
 from commsched.net.bucket import BucketSpec
 from tests.support.gradients import group, rounded, spec

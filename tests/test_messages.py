@@ -17,8 +17,8 @@ from commsched.simulate.breakdown import message_makeup
 from commsched.simulate.clocks import Clocks
 from commsched.simulate.engine import simulate
 from commsched.simulate.pipelines import PipelineMessages
-from commsched.timeline.measure import overlaps
 from tests.support import sampling
+from tests.support.overlaps import overlaps
 from tests.support.pipeline_plans import FREE, free, net, shared_nic, staged
 from tests.support.small_plans import FAST, SLOW, machine
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
-from commsched.kernels.adam_constants import AdamConstants
 from commsched.kernels.finite import finite
 from commsched.kernels.pruned import (
+    AdamConstants,
     adam,
     kept_of,
     largest,

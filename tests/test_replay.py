@@ -13,8 +13,8 @@ from commsched.simulate.replay import replay
 from commsched.timeline import check
 from commsched.timeline import file as timeline_file
 from commsched.timeline.header import header_from_data
-from commsched.timeline.measure import overlaps
 from commsched.timeline.model import Timeline
+from tests.support.overlaps import overlaps
 from tests.support.small_plans import graph, machine, plan
 
 LOSSY, DENSE = "all-gather+topk:0.05", "ring+dense"

@@ -13,7 +13,8 @@ from commsched.exchange.registry import phases_of
 from commsched.program.model import After
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import simulate
-from commsched.timeline.measure import exposed, hidden, iteration_seconds, overlaps
+from commsched.timeline.measure import exposed, hidden, iteration_seconds
+from tests.support.overlaps import overlaps
 from tests.support.small_plans import graph, machine, plan
 
 METHODS = ["ring+dense", "doubling+fp16", "direct+bf16", "all-gather+coo", "tree+dense"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from commsched.kernels import rangefloat, spectrum
-from commsched.kernels.lengths import fast_length
+from commsched.kernels.spectrum import fast_length
 
 PIECE = spectrum.PIECE
 FORM = rangefloat.up_to(10, 5, 1.0)

@@ -16,7 +16,7 @@ from commsched.program.registry import STRATEGIES
 from commsched.schedule.rounds import Goal
 from commsched.simulate.engine import simulate
 from commsched.timeline import check
-from commsched.timeline.measure import overlaps
+from tests.support.overlaps import overlaps
 from tests.support.small_plans import (
     graph,
     machine,

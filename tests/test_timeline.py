@@ -21,6 +21,7 @@ from commsched.timeline.header import Fallback, Measured, Predicted, Switch, Ver
 from commsched.timeline.model import Span, Timeline
 from commsched.timeline.report import comparison_table
 from tests.support import sampling
+from tests.support.overlaps import overlaps
 
 STREAMS = ("compute", "encode", "inside", "between", "decode")
 COLUMNS = ("rank", "stream", "name", "step", "start", "end", "waited", "nbytes", "decided")
@@ -125,7 +126,7 @@ def test_spans_that_touch_still_touch_in_the_file_and_after_a_merge(cuts, tmp_pa
     write(path, parts.read_parts(path))
     found = read(path)
     np.testing.assert_array_equal(found.start[1:], found.end[:-1])
-    assert measure.overlaps(found, tolerance=0) == []
+    assert overlaps(found, tolerance=0) == []
 
 
 def test_the_file_is_a_trace_that_viewers_open(tmp_path):
@@ -170,7 +171,7 @@ def _read_or_refuse(path):
         t = read(path)
         if len(t):
             comparison_table(compare(t, t))
-            measure.overlaps(measure.waiting_filled(t))
+            overlaps(measure.waiting_filled(t))
     except CommschedError as error:
         sentence = str(error)
     assert sentence

@@ -18,6 +18,7 @@ from commsched.timeline.intervals import Intervals, difference, intersection, un
 from commsched.timeline.model import Span, Timeline
 from commsched.timeline.report import comparison_table
 from commsched.timeline.totals import totals_data, totals_lines
+from tests.support.overlaps import overlaps
 
 STREAMS = ("compute", "encode", "inside", "between", "decode")
 
@@ -132,7 +133,7 @@ def test_overlaps_are_found_if_and_only_if_there_are_any(t):
 
     spans = list(t)
     some = any(overlap(a, b) for i, a in enumerate(spans) for b in spans[:i])
-    found = measure.overlaps(t)
+    found = overlaps(t)
     assert bool(found) == some
     assert all(overlap(a, b) for a, b in found)
 
@@ -173,7 +174,7 @@ def test_a_small_run_by_hand():
     np.testing.assert_array_equal(measure.hidden(t), [[1] * 4, [2] * 4])
     np.testing.assert_array_equal(measure.busy(t)[0], [[3, 0, 0, 2, 0]] * 4)
     np.testing.assert_array_equal(measure.waiting_filled(t).waited, t.waited)
-    assert measure.overlaps(t) == []
+    assert overlaps(t) == []
 
 
 def test_a_rank_that_was_lost_does_not_change_the_others():

@@ -149,7 +149,7 @@ def test_a_draw_meets_every_bed_method_ratio_net_and_compute():
 
 def test_the_subset_is_a_part_of_the_whole_that_meets_all_dimensions():
     subset = draw(0)[0]
-    assert len({Bed.of(one.bed).shape for one in subset}) == 5
+    assert len({Bed.of(one.bed)[1:] for one in subset}) == 5
     assert {(one.compute, one.ratio) for one in subset} >= {*product(EMULATED, RATIOS)}
     assert {one.net.partition(":")[0] for one in subset} >= set(nets.KINDS)
     assert sum(not one.method for one in subset) == 2

@@ -6,7 +6,7 @@ from commsched.cli.main import main
 from commsched.lab.validate import main as validate_main
 from commsched.lab.validate.cells import DENSE, SLEEP, ValidationCell
 from commsched.lab.validate.disturbance import Calm
-from commsched.lab.validate.fabrics import FabricShape, SharedMemoryFabric, measured_path
+from commsched.lab.validate.fabrics import SharedMemoryFabric, measured_path
 from commsched.lab.validate.session import BedSession
 from commsched.simulate.engine import simulate
 from commsched.timeline import file as timeline_file
@@ -45,7 +45,7 @@ def test_the_files_of_a_run_are_those_of_its_calmest_try(tmp_path):
 
     session = BedSession(
         bed="1x2-shared",
-        fabric=Disturbed(FabricShape(1, 2)),
+        fabric=Disturbed(2),
         folder=tmp_path,
         seconds=1.0,
         say=print,

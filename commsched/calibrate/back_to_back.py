@@ -7,13 +7,13 @@ from mpi4py import MPI
 
 from commsched.calibrate.cell_times import kinds_of
 from commsched.calibrate.exercise import run
-from commsched.calibrate.workload import RING, SMALL, WARM
+from commsched.calibrate.workload import RING, SMALL, WARM, plan_of
 from commsched.machine.model import Machine
-from commsched.net.bucket import Piece
-from commsched.net.graph import Layer, Net, Tensor
-from commsched.plan.model import Launch, Plan
+from commsched.net.graph import Layer, Tensor
+from commsched.plan.model import Plan
 from commsched.program.model import Kind
 from commsched.run.engine.recorder import Recorder
+from commsched.run.job import agree
 from commsched.run.wire.placement import Placement
 from commsched.simulate.engine import simulate
 from commsched.simulate.placed import Placed
@@ -28,23 +28,8 @@ def make_plan(machine: Machine) -> Plan:
     numel = SMALL // 4
     tensors = tuple(Tensor(name=f"t{k}", shape=(numel,)) for k in range(BUCKETS))
     layer = Layer(name="layer", forward=0.0, backward=PAUSE, tensors=tensors)
-    launches = tuple(
-        Launch(
-            name=tensor.name,
-            pieces=(Piece(tensor.name, 0, numel),),
-            after=layer.name,
-            method=RING,
-            stream="between" if machine.nodes > 1 else "inside",
-            priority=k,
-        )
-        for k, tensor in enumerate(tensors)
-    )
-    return Plan(
-        net=Net(name="back to back", layers=(layer,), source="for calibration"),
-        machine=replace(machine, jitter=0.0),
-        launches=launches,
-        params={"overlap": "backward"},
-    )
+    exchanges = [(tensor, layer.name, RING) for tensor in tensors]
+    return plan_of("back to back", machine, (layer,), exchanges)
 
 
 def measure(comm: MPI.Intracomm, machine: Machine, timeout: float, place: Placement) -> float:
@@ -55,9 +40,7 @@ def measure(comm: MPI.Intracomm, machine: Machine, timeout: float, place: Placem
     for span in run(comm, plan, WARM + STEPS, Recorder(comm.rank), timeout, place):
         if rows.get(span.name, BUCKETS) < BUCKETS:
             own[span.step, rows[span.name]] = span.end
-    everyone = np.empty((comm.size, *own.shape))
-    comm.Allgather(own, everyone)
-    end = everyone.max(axis=0)[WARM:]
+    end = agree.gather_array(own, comm).max(axis=0)[WARM:]
     return float(np.median(np.diff(end, axis=1)))
 
 

@@ -6,7 +6,7 @@ exchanges. So one plan is both executed and simulated, and the machine is fitted
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from mpi4py import MPI
@@ -117,32 +117,37 @@ def measure(
     """
     worker = Emulated(plans[0], comm.rank, place.device.module)
     share, found = seconds / len(plans), []
+
+    def spans(plan: Plan, steps: int, recorder: Costs) -> Floats:
+        _, kinds = kinds_of(plan)
+        mine = np.zeros((2, len(kinds), steps))
+        for span in run(comm, plan, steps, recorder, timeout, place, worker, recorder.core):
+            if span.name in kinds:
+                mine[:, kinds[span.name], span.step] = span.start, span.end
+        return np.moveaxis(agree.gather_array(mine, comm), 0, -1)
+
     for plan in plans:
         for _ in range(TRIALS):
-            lasts = _durations(comm, plan, timeout, place, worker)
+            lasts = _durations(comm, plan, spans)
             plan = apart(plan, [GAP, *(GAP + PAUSE * one for one in lasts)])
-        found.append(_measured(comm, plan, share, timeout, place, worker))
+        found.append(_measured(comm, plan, share, spans))
     return found
 
 
-def _measured(
-    comm: MPI.Intracomm,
-    plan: Plan,
-    seconds: float,
-    timeout: float,
-    place: Placement,
-    worker: Emulated,
-) -> CellTimes:
+# Runs a plan for some steps; returns its spans on all ranks, in the order of `kinds_of`:
+# (start, end) x (kinds * phases) x steps x ranks.
+Spans = Callable[[Plan, int, Costs], Floats]
+
+
+def _measured(comm: MPI.Intracomm, plan: Plan, seconds: float, spans: Spans) -> CellTimes:
     """Run a plan on all ranks for about `seconds`; return the times on every rank."""
     step = sum(layer.backward or 0.0 for layer in plan.net.layers)
     counted = int(np.clip(seconds / step - WARM, FEW, STEPS))
     recorder = Costs(comm.rank, plan)
     steps = WARM + counted
-    table = _spans(comm, plan, steps, recorder, timeout, place, worker)[:, :, WARM:]
-    found = _reduced(comm, plan, table)
+    found = _reduced(comm, plan, spans(plan, steps, recorder)[:, :, WARM:])
     each = np.diff(recorder.spent, prepend=0.0).reshape(-1, len(found.cell))[WARM:]
-    everyone = np.empty((comm.size, len(found.cell)))
-    comm.Allgather(np.median(each, axis=0), everyone)
+    everyone = agree.gather_array(np.median(each, axis=0), comm)
     coded = np.array(recorder.coded).reshape(steps, -1)[WARM:]
     coding, interrupts = (
         float(np.mean(agree.gather_numbers(one, comm)))
@@ -187,35 +192,10 @@ def run(
     return [span._replace(start=span.start + offset, end=span.end + offset) for span in spans]
 
 
-def _spans(
-    comm: MPI.Intracomm,
-    plan: Plan,
-    steps: int,
-    recorder: Costs,
-    timeout: float,
-    place: Placement,
-    worker: Emulated,
-) -> Floats:
-    """Run a plan; return its spans on all ranks, (start, end) x (kinds * phases) x steps x ranks.
-
-    The spans stand in the order of `kinds_of`.
-    """
-    _, kinds = kinds_of(plan)
-    mine = np.zeros((2, len(kinds), steps))
-    for span in run(comm, plan, steps, recorder, timeout, place, worker, recorder.core):
-        if span.name in kinds:
-            mine[:, kinds[span.name], span.step] = span.start, span.end
-    everyone = np.empty((comm.size, *mine.shape))
-    comm.Allgather(mine, everyone)
-    return np.moveaxis(everyone, 0, -1)
-
-
-def _durations(
-    comm: MPI.Intracomm, plan: Plan, timeout: float, place: Placement, worker: Emulated
-) -> list[float]:
+def _durations(comm: MPI.Intracomm, plan: Plan, spans: Spans) -> list[float]:
     """Run the plan; return the s of each cell, from when the one before it has ended."""
     recorder = Costs(comm.rank, plan)
-    start, end = _spans(comm, plan, WARM + 1, recorder, timeout, place, worker)[:, :, -1]
+    start, end = spans(plan, WARM + 1, recorder)[:, :, -1]
     cell, _ = kinds_of(plan)
     begins, ends = np.full(cell[-1] + 1, np.inf), np.zeros(cell[-1] + 1)
     np.minimum.at(begins, np.tile(cell, 3), np.where(start > 0.0, start, np.inf).min(axis=-1))

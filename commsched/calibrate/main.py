@@ -1,7 +1,6 @@
 """The whole calibration: tight loops, then a workload on the engine to which they are fitted."""
 
 import json
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from commsched.machine import file as machine_file
 from commsched.machine.device import Device
 from commsched.machine.fabric import HeldOut
 from commsched.machine.library import mpi_library
-from commsched.machine.model import Group, Machine
+from commsched.machine.model import Machine
 from commsched.plan.model import Plan
 from commsched.run.engine.memory_probe import shared_memory
 from commsched.run.engine.probe import Arena, sleeping_barrier
@@ -103,10 +102,7 @@ def _chosen(machine: Machine, seconds: float, comm: MPI.Intracomm) -> list[Workl
 def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Placement) -> Machine:
     """Measure links, codecs and traits by tight loops."""
     here = fabric(comm)
-    where = agree.gather_text(socket.gethostname(), comm)
-    names = list(dict.fromkeys(where))
-    nodes = tuple(names.index(host) for host in where)
-    group = Group(ranks=tuple(range(comm.size)), nodes=nodes)
+    group = agree.group_of(comm)
     progress("links", 0.0)
     room = coding.WINDOWS * 4 * coding.large(place)
     arena = Arena(max(ARENA, links.SIZES[-1] * comm.size, room), place)
@@ -131,7 +127,7 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
     nic = found.nic
     machine = Machine(
         name="calibrated",
-        node_of_rank=nodes,
+        node_of_rank=group.nodes,
         inside=replace(found.inside, source=source),
         between=replace(found.between, source=source),
         nic=None if nic is None else replace(nic, source=source),

@@ -25,7 +25,6 @@ TIMES = 20
 SHARED = 20e-3  # s of work, longer than a time slice of a core or a GPU
 IN_CACHE = 2**14  # elements of processor work
 LARGE_THERE = 2**22  # elements of work on a device: less would measure the launch only
-FEW = 10  # repeats from which the time of one is estimated
 UNDER = 60e-3  # s of the exchange that compute should hide
 INCAST = 131072  # B that each node sends to one
 
@@ -39,11 +38,7 @@ def added(comm: MPI.Intracomm, machine: Machine, arena: Arena, budget: float) ->
     fan = incast(comm, machine, arena, budget / 2)
     if fan is not None:
         found["incast of all nodes over one sender"] = fan
-    return replace(
-        machine,
-        jitter=sigma,
-        measured=found,
-    )
+    return replace(machine, jitter=sigma, measured=found)
 
 
 def jitter(comm: MPI.Intracomm) -> float:

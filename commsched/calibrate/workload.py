@@ -132,35 +132,42 @@ def make_plan(machine: Machine, cells: Sequence[WorkloadCell]) -> Plan:
     pauses = [GAP, *(_pause(machine, cell) for cell in cells)]
     end = Layer(name=END, forward=0.0, backward=pauses[-1])
     layers: list[Layer] = []
-    launches: list[Launch] = []
+    exchanges: list[tuple[Tensor, str, str]] = []
     for number, cell in enumerate(cells):
         law = Sparsity(law="uniform", density=cell.density) if cell.density < 1 else Sparsity()
         name = f"c{number}"
         tensor = Tensor(name=name, shape=(cell.nbytes // 4,), sparsity=law)
         after = f"c{number + 1}" if number + 1 < len(cells) else END
+        pause = pauses[number]
         layers.append(
-            Layer(
-                name=name,
-                after=(after,),
-                forward=0.0,
-                backward=pauses[number],
-                tensors=(tensor,),
-            )
+            Layer(name=name, after=(after,), forward=0.0, backward=pause, tensors=(tensor,))
         )
-        launches.append(
-            Launch(
-                name=name,
-                pieces=(Piece(name, 0, tensor.numel),),
-                after=name,
-                method=cell.method,
-                stream="between" if machine.nodes > 1 else "inside",
-                priority=number,
-            )
+        exchanges.append((tensor, name, cell.method))
+    return plan_of("exercise", machine, (end, *reversed(layers)), exchanges)
+
+
+def plan_of(
+    name: str,
+    machine: Machine,
+    layers: tuple[Layer, ...],
+    exchanges: Sequence[tuple[Tensor, str, str]],
+) -> Plan:
+    """Plan one launch per exchange: a tensor, the layer after which it is ready, and a method."""
+    launches = tuple(
+        Launch(
+            name=tensor.name,
+            pieces=(Piece(tensor.name, 0, tensor.numel),),
+            after=after,
+            method=method,
+            stream="between" if machine.nodes > 1 else "inside",
+            priority=number,
         )
+        for number, (tensor, after, method) in enumerate(exchanges)
+    )
     return Plan(
-        net=Net(name="exercise", layers=(end, *reversed(layers)), source="for calibration"),
+        net=Net(name=name, layers=layers, source="for calibration"),
         machine=replace(machine, jitter=0.0),
-        launches=tuple(launches),
+        launches=launches,
         params={"overlap": "backward"},
     )
 

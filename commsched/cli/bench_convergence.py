@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from commsched.lab.convergence.table import CaseResult, ConvergenceTable, StepTimes, Tried
     from commsched.lab.convergence.trainings import ConvergenceRequest
     from commsched.lab.validate.fabrics import ValidationFabric
-    from commsched.train.trials import Mean
 
 FOLDER = Path("convergence")
 CALIBRATION = 20.0  # s
@@ -232,36 +231,23 @@ def _sources(every: "Sequence[StepTimes]") -> Iterator[str]:
 
 
 def _learnt(case: "CaseResult", found: "ConvergenceTable") -> tuple[str, ...]:
-    from commsched.lab.convergence.table import against
     from commsched.train.trials import mean
 
-    dense = found.case("dense")
-    held = None if dense is None else against(case, dense)
-    ends = case.trained.trials
+    held, ends = found.against_dense(case), case.trained.trials
     losses = f"{mean(case.losses)}" if len(case.losses) == len(ends) else "no number"
     return (
         case.name,
         str(len(ends)),
         losses,
-        _points(case.accuracy),
-        "-" if held is None else _points(held.accuracy, sign="+"),
+        case.accuracy.in_points(),
+        "-" if held is None else held.accuracy.in_points("+"),
         nbytes(case.sent_bytes),
         "-" if held is None or held.steps is None else str(held.steps),
     )
 
 
-def _points(value: "Mean", sign: str = "") -> str:
-    """Return an accuracy in percent."""
-    half = "" if value.half is None else f" +- {100 * value.half:.2f}"
-    return f"{100 * value.value:{sign}.2f}{half}"
-
-
 def _timed(case: "CaseResult", times: "StepTimes", found: "ConvergenceTable") -> tuple[str, ...]:
-    from commsched.lab.convergence.table import against
-
-    dense = found.case("dense")
-    same = [] if dense is None else [x for x in dense.times if x.ratio == times.ratio]
-    held = None if dense is None else against(case, dense)
+    dense, held = found.times("dense", times.ratio), found.against_dense(case)
     steps = None if held is None else held.steps
     return (
         case.name,
@@ -269,7 +255,7 @@ def _timed(case: "CaseResult", times: "StepTimes", found: "ConvergenceTable") ->
         f"{times.predicted * 1e3:.1f}",
         f"{times.measured * 1e3:.1f}",
         f"{times.low * 1e3:.1f}-{times.high * 1e3:.1f}",
-        f"{times.measured / same[0].measured:.2f}" if same else "-",
+        "-" if dense is None else f"{times.measured / dense.measured:.2f}",
         "-" if steps is None else f"{steps * times.measured:.2f}",
         f"{times.moved()[1] * 1e3:.1f}",
         nbytes(times.state_bytes),
@@ -280,14 +266,12 @@ def _data(found: "ConvergenceTable") -> dict[str, Any]:
     """Return a table as JSON data; accuracies are shares."""
     import msgspec
 
-    from commsched.lab.convergence.table import against
     from commsched.lab.convergence.targets import targets
     from commsched.train.trials import mean
 
-    dense = found.case("dense")
     rows: list[dict[str, Any]] = []
     for case in found.cases:
-        held = None if dense is None else against(case, dense)
+        held = found.against_dense(case)
         rows.append(
             {
                 "case": case.name,

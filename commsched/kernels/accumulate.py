@@ -1,4 +1,7 @@
-"""Ways to deliver decoded values: replace others, add to them, or subtract from them."""
+"""Ways to deliver decoded values: replace others, add to them, or subtract from them.
+
+On a GPU our own kernels add: CuPy's would flush numbers below 2^-126.
+"""
 
 from collections.abc import Callable
 
@@ -18,7 +21,9 @@ def put(values: Array, out: Array, way: int) -> None:
     if way == REPLACE:
         out[:] = values
     elif gpu is not None:
-        gpu.accumulate.put(values, out, way)
+        assert len(values) == len(out), f"{len(values)} values for {len(out)}"  # none is checked
+        given = values, np.int64(len(out)), np.int32(way), out
+        gpu.start("accumulate", "put", gpu.strides(len(out), 4), *given)
     elif way == ADD:
         out += values
     else:
@@ -32,7 +37,10 @@ def put_at(index: Array | slice, values: Array, out: Array, way: int) -> None:
     """
     gpu = device(out)
     if gpu is not None and not isinstance(index, slice):
-        gpu.accumulate.put_at(index, values, out, way)
+        assert values.shape == (len(index), *out.shape[1:]), f"{values.shape} for {len(index)}"
+        width = np.int64(out[:1].size)  # 1, or the width of a row
+        given = index, values, np.int64(len(index)), width, np.int32(way), out
+        gpu.start("accumulate", f"put_at_{index.dtype}", gpu.strides(values.size), *given)
     elif way == REPLACE:
         out[index] = values
     elif way == ADD:

@@ -32,10 +32,12 @@ def narrow(values: Array, form: Format, scale: float = 1.0) -> Array:
     NaN and infinity both become NaN: a broken gradient must be seen, and e4m3 has no infinity.
     """
     gpu = device(values)
-    if gpu is not None:
-        narrowed: Array = gpu.eightbit.narrow(values, scale, *form)
-        return narrowed
     out = module_of(values).empty(len(values), np.uint8)
+    if gpu is not None:
+        numbers = np.int32(form.mantissa), np.int32(form.bias), np.float32(form.largest)
+        given = np.int64(len(values)), np.float32(scale), *numbers, np.int32(form.nan), out
+        gpu.start("eightbit", "narrow", gpu.strides(len(values)), values, *given)
+        return out
     for at in range(0, len(values), CHUNK):
         out[at : at + CHUNK] = _narrow(values[at : at + CHUNK], form, scale)
     return out
@@ -76,7 +78,8 @@ def look_up(table: Array, codes: Array, out: Array, way: int = REPLACE) -> None:
     """Look (n,) uint8 up in a table of 256 float32, and put the values into `out` as `way` says."""
     gpu = device(out)
     if gpu is not None:
-        gpu.eightbit.look_up(table, codes, out, way)
+        given = module_of(out).asarray(table), codes, np.int64(len(out)), np.int32(way), out
+        gpu.start("eightbit", "look_up", gpu.strides(len(out)), *given)
     elif way != REPLACE:
         in_chunks(lambda first, stop, room: look_up(table, codes[first:stop], room), out, way)
     elif isinstance(out, np.ndarray):

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from commsched.arrays import Array
-from commsched.kernels.fast_exponents import exponents, read_values, write_values
-from commsched.kernels.fast_lowrank import spread
+from commsched.kernels.fast_exponents import exponents as exponents
+from commsched.kernels.fast_exponents import read_values as read_values
+from commsched.kernels.fast_exponents import write_values as write_values
 from commsched.kernels.jit import (
     INFINITE,
     LOW,
@@ -22,28 +23,6 @@ from commsched.kernels.jit import (
     kernel,
     lowest,
 )
-
-__all__ = [
-    "above",
-    "add_at",
-    "collected",
-    "dither",
-    "exponents",
-    "from_fp16",
-    "joined",
-    "numbers",
-    "read_bits",
-    "read_fields",
-    "read_planes",
-    "read_values",
-    "spread",
-    "to_bf16",
-    "to_fp16",
-    "write_bits",
-    "write_fields",
-    "write_planes",
-    "write_values",
-]
 
 # --- Twin of `random.Dither.next`. ---
 
@@ -365,3 +344,30 @@ def collected(total: Array, found: Array, sums: Array) -> int:
             found[count], sums[count] = i, total[i]
             count += 1
     return count
+
+
+# --- Twin of `lowrank.spread`: one pass over the result, whatever the rank. ---
+
+
+@kernel
+def spread(left: Array, lines: Array, values: Array, out: Array) -> None:
+    """Write P Q^T to `out` (n,), or `values` minus it if these are not none; lines = Q^T."""
+    rank, cols = lines.shape
+    scratch = np.empty(cols, np.float32)
+    for i in range((len(out) + cols - 1) // cols):
+        here = out[i * cols : (i + 1) * cols]
+        width = len(here)
+        total = here
+        if len(values):
+            total = scratch[:width]
+        line, factor = lines[0, :width], left[i, 0]
+        for j in range(width):
+            total[j] = factor * line[j]
+        for k in range(1, rank):
+            line, factor = lines[k, :width], left[i, k]
+            for j in range(width):
+                total[j] += factor * line[j]
+        if len(values):
+            there = values[i * cols : i * cols + width]
+            for j in range(width):
+                here[j] = there[j] - total[j]

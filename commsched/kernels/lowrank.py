@@ -28,7 +28,10 @@ def spread(left: Array, right: Array, out: Array, values: Array | None = None) -
     """
     gpu, module = device(out), module_of(out)
     if gpu is not None:
-        gpu.lowrank.spread(left, right, out, values)
+        kernel, taken = ("spread", ()) if values is None else ("subtract", (values,))
+        narrow = left.copy(), right.copy(), np.int32(left.shape[1]), np.int64(len(right))
+        given = *narrow, np.int64(len(out)), *taken, out
+        gpu.start("lowrank", kernel, gpu.strides(len(out)), *given)
         return
     rows, cols = len(left), len(right)
     lines, step = right.T.copy(), max(1, CHUNK // cols)

@@ -11,12 +11,21 @@ import numpy as np
 
 from commsched.arrays import Array
 from commsched.errors import CommschedError
-from commsched.kernels.adam_constants import AdamConstants
 from commsched.kernels.device import device
 from commsched.kernels.half import half_sum
 from commsched.kernels.modules import module_of
 
 MOST = 2**31 - 1  # largest int32 index plus one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdamConstants:
+    """Adam's learning rate, decay of both moments, and the term that avoids 0 / 0."""
+
+    rate: float = 1e-3
+    first: float = 0.9
+    second: float = 0.999
+    small: float = 1e-8
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,7 +102,9 @@ def compute_with(state: Pruned, piece: slice) -> None:
     elif gpu is None:
         state.half[state.index[piece]] = state.values[piece].astype(np.float16)
     else:  # pruned values stay zero
-        gpu.pruned.scatter(state.values[piece], state.index[piece], state.half)
+        values, index = state.values[piece], state.index[piece]
+        given = values, index, np.int64(len(index)), state.half.view(np.uint16)
+        gpu.start("pruned", "scatter", gpu.strides(len(index)), *given)
 
 
 def whole(state: Pruned) -> Array:
@@ -109,7 +120,9 @@ def pack(state: Pruned, gradient: Array) -> None:
     if gpu is None or isinstance(state.index, slice):
         state.packed[:] = half_sum(state.packed, gradient[state.index])
     else:
-        gpu.pruned.gather_add(gradient, state.index, state.packed)
+        numel = len(state.index)
+        words = gradient.view(np.uint16), state.index, np.int64(numel), state.packed.view(np.uint16)
+        gpu.start("pruned", "gather_add", gpu.strides(numel), *words)
 
 
 def update(
@@ -137,10 +150,15 @@ def adam(
 ) -> None:
     """Do one step of Adam in place on (n,) float32 arrays, element by element."""
     gpu, one = device(values), np.float32(1)
-    if gpu is not None:
-        gpu.pruned.adam((gradient, values, mean, square), divisor, rates, steps)
-        return
     first, second = np.float32(rates.first), np.float32(rates.second)
+    if gpu is not None:
+        arrays, numel = (gradient, values, mean, square), np.int64(len(values))
+        of_mean = first, one - first, np.float32(1 - rates.first**steps)
+        of_square = second, one - second, np.float32(1 - rates.second**steps)
+        last = np.float32(rates.rate), np.float32(rates.small)
+        given = *arrays, numel, np.float32(divisor), *of_mean, *of_square, *last
+        gpu.start("pruned", "adam", gpu.strides(len(values)), *given)
+        return
     gradient /= np.float32(divisor)
     mean *= first
     mean += (one - first) * gradient

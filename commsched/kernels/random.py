@@ -150,7 +150,8 @@ class Dither:
         self._done += half
         gpu, fast = device(out), compiled(out)
         if gpu is not None:
-            gpu.random.dither(done, *self._key, out)
+            given = np.int64(len(out)), done, *self._key, out
+            gpu.start("random", "dither", gpu.strides(len(out)), *given)
             return out
         if fast is not None:
             fast.dither(done, *self._key, out)

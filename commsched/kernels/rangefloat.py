@@ -7,12 +7,14 @@ number 0 is NaN.
 Source: Wang et al., "FFT-based gradient sparsification", HPDC 2020, arXiv 1811.08596.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from commsched.arrays import Array
 from commsched.kernels.device import device
+from commsched.kernels.modules import module_of
 
 
 class RangeFloat(NamedTuple):
@@ -36,7 +38,7 @@ class RangeFloat(NamedTuple):
         """Round (n,) float32 to nearest: (n,) uint16 codes."""
         gpu = device(values)
         if gpu is not None:
-            return gpu.rangefloat.encode(values, *self)
+            return self._converted(gpu, "encode", values, np.uint16)
         words = values.view(np.uint32)
         shift = np.uint32(23 - self.mantissa)
         size = words & np.uint32(0x7FFFFFFF)
@@ -51,13 +53,20 @@ class RangeFloat(NamedTuple):
         """(n,) codes -> (n,) float32."""
         gpu = device(codes)
         if gpu is not None:
-            return gpu.rangefloat.decode(codes, *self)
+            codes = codes.astype(np.uint16, copy=False)
+            return self._converted(gpu, "decode", codes, np.float32)
         number = codes.astype(np.uint32) & np.uint32(self.top)
         sign = codes.astype(np.uint32) >> np.uint32(self.bits - 1)
         words = (number + np.uint32(self.base - 1)) << np.uint32(23 - self.mantissa)
         words |= sign << np.uint32(31)
         broken = np.where(sign > 0, np.float32(np.nan), np.float32(0))
         return np.where(number > 0, words.view(np.float32), broken)
+
+    def _converted(self, gpu: Any, kernel: str, given: Array, dtype: npt.DTypeLike) -> Array:
+        out = module_of(given).empty(len(given), dtype)
+        numbers = np.int64(len(given)), *map(np.int32, self)
+        gpu.start("rangefloat", kernel, gpu.strides(len(given)), given, *numbers, out)
+        return out
 
 
 def from_least(bits: int, mantissa: int, least: float) -> RangeFloat:

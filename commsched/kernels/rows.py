@@ -19,7 +19,10 @@ def summed_rows(rows: int, index: Array, values: Array) -> Array:
     order = module.argsort(index, kind="stable")
     ordered = index.take(order)
     if gpu is not None and values.dtype == np.float32:
-        gpu.rows.add_rows(ordered, order, values, out)
+        index = ordered.astype(np.int64, copy=False), order.astype(np.int64, copy=False)
+        values = module.ascontiguousarray(values)
+        given = *index, np.int64(len(order)), values, np.int64(values.shape[1]), out
+        gpu.start("rows", "add_rows", gpu.strides(values.size), *given)
         return out
     place = module.arange(len(index))
     begins = place[1:][ordered[1:] != ordered[:-1]]

@@ -7,6 +7,7 @@ the passes.
 """
 
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,6 @@ from commsched.arrays import Array
 from commsched.kernels import bits, half, select
 from commsched.kernels.accumulate import put
 from commsched.kernels.device import device
-from commsched.kernels.lengths import fast_length
 from commsched.kernels.modules import module_of
 from commsched.kernels.rangefloat import RangeFloat
 
@@ -47,6 +47,27 @@ class SpectrumPart(NamedTuple):
     def whole(self) -> bool:
         """Tell whether these are whole pieces, without padding."""
         return self.stop - self.first == self.rows * PIECE
+
+
+@cache
+def fast_length(numel: int) -> int:
+    """Return the smallest product of powers of 2, 3 and 5 not below `numel`, at least 1.
+
+    A transform whose length has a large prime factor takes ten times as long and more.
+    """
+    best, fives = _power_of_two(numel), 1
+    while fives < best:
+        threes = fives
+        while threes < best:
+            best = min(best, threes * _power_of_two(-(-numel // threes)))
+            threes *= 3
+        fives *= 5
+    return best
+
+
+def _power_of_two(numel: int) -> int:
+    """Return the smallest power of 2 that is not below."""
+    return 1 << max(numel - 1, 0).bit_length()
 
 
 def bins_of(numel: int) -> int:

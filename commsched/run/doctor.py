@@ -152,8 +152,7 @@ def _places(world: "MPI.Intracomm") -> Iterator[Finding]:
     names = agree.gather_text(MPI.Get_processor_name(), world)
     mine = np.zeros(MASK, np.uint8)
     mine[[core for core in os.sched_getaffinity(0) if core < MASK]] = 1
-    cores = np.empty((world.size, MASK), np.uint8)
-    world.Allgather(mine, cores)
+    cores = agree.gather_array(mine, world)
     hosts: dict[str, list[int]] = {}
     for rank, host in enumerate(names):
         hosts.setdefault(host, []).append(rank)

@@ -20,19 +20,13 @@ class Draws:
 
     def handover(self, plan: Plan, role: int, step: int, ranks: Ints, name: str) -> Floats:
         """Return how many times the mean an operation's hand-over lasts: (ranks,)."""
-
-        def drawn() -> Floats:
-            return random.exponential(1.0, plan.seed, step, ranks, f"handover of {name}")
-
-        return self._once(("handover", role, step, name), drawn)
+        what = plan.seed, step, ranks, f"handover of {name}"
+        return self._once(("handover", role, step, name), lambda: random.exponential(1.0, *what))
 
     def coding(self, plan: Plan, role: int, step: int, ranks: Ints, name: str) -> Floats:
         """Return how many times its seconds an operation codes: (ranks,)."""
-
-        def drawn() -> Floats:
-            return random.jitter(plan.machine.coding_jitter, plan.seed, step, ranks, name)
-
-        return self._once(("coding", role, step, name), drawn)
+        what = plan.machine.coding_jitter, plan.seed, step, ranks, name
+        return self._once(("coding", role, step, name), lambda: random.jitter(*what))
 
     def _once(self, key: Key, drawn: Callable[[], Floats]) -> Floats:
         if self._kept is None:

@@ -164,12 +164,6 @@ class Placed:
         return found
 
     @property
-    def last(self) -> Ints:
-        """For whom an exchange waits: (ranks,) the rank of its team that comes last."""
-        found: Ints = self._every.last[0]
-        return found
-
-    @property
     def _every(self) -> Times:
         return self.source.times(slice(self.number, self.number + 1), EVERY)
 

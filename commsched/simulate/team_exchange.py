@@ -5,8 +5,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Floats, Ints
 from commsched.cost import price
 from commsched.cost.alongside import alongside
 from commsched.cost.play import moves_up_to
@@ -16,9 +16,6 @@ from commsched.machine.model import Group, Machine
 from commsched.net.bucket import BucketSpec
 from commsched.plan.model import Plan
 from commsched.schedule.rounds import Round, Schedule
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 class Exchanged(NamedTuple):
@@ -47,7 +44,7 @@ def teams_of(plan: Plan, launch: int, number: int | None) -> ExchangeTeams:
     ranks = plan.teams(plan.launches[launch])
     if number is not None:
         ranks = ranks[number : number + 1]
-    if launch >= 0 and plan.launches[launch].split > 1:
+    if plan.launches[launch].split > 1:
         first = plan.team(ranks[0])
         return ExchangeTeams(ranks, first, first, *_kinds(plan, ranks))
     if len(ranks) == 1 and ranks.size == plan.machine.size and (np.diff(ranks[0]) == 1).all():

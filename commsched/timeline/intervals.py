@@ -142,22 +142,3 @@ def batches(*groups: Ints) -> Iterator[tuple[Bools | slice, ...]]:
     for number in np.unique(batch):
         first, *_, last = every[batch == number].repeat(2)
         yield tuple((group >= first) & (group <= last) for group in groups)
-
-
-def latest_before(a: Intervals) -> tuple[Ints, Ints]:
-    """Pair each interval with the earlier interval of its group that ends last.
-
-    Returns (earlier, later), indices into the columns of `a`; the first of a group has no pair.
-    """
-    n = len(a.group)
-    order = np.lexsort((a.end, a.start, a.group))
-    group, end = a.group[order], a.end[order]
-    by_end = np.argsort(end, kind="stable")
-    place = np.empty(n, np.int64)
-    place[by_end] = np.arange(n)
-    changed = np.concatenate(([False], group[1:] != group[:-1]))[:n]
-    # whole numbers instead of times: a running maximum that restarts with each group, exactly
-    running = np.maximum.accumulate(np.cumsum(changed) * n + place)
-    latest = by_end[running % max(n, 1)]
-    later = np.flatnonzero(~changed[1:]) + 1
-    return order[latest[later - 1]], order[later]

@@ -22,11 +22,10 @@ from commsched.timeline.intervals import (
     cover,
     difference,
     intervals,
-    latest_before,
     slabs,
     union,
 )
-from commsched.timeline.model import Span, Timeline
+from commsched.timeline.model import Timeline
 
 Found = TypeVar("Found")
 
@@ -216,15 +215,3 @@ def waiting_filled(t: Timeline, apart: Mapping[str, Ints] | None = None) -> Time
     np.maximum.at(latest, same[chosen], t.start[chosen])
     waited = np.maximum(np.minimum(t.end, latest[same]) - t.start, 0.0)
     return replace(t, waited=np.where(chosen, waited, t.waited))
-
-
-def overlaps(t: Timeline, tolerance: float = 1e-9) -> list[tuple[Span, Span]]:
-    """Return the pairs of spans of one rank and stream that overlap by more than `tolerance` s.
-
-    Each span is paired with the latest-ending one before it; no pair means that none overlap.
-    """
-    lane = t.rank.astype(np.int64) * max(len(t.streams), 1) + t.stream
-    earlier, later = latest_before(Intervals(lane, t.start, t.end))
-    bad = t.start[later] < t.end[earlier] - tolerance
-    pairs = zip(earlier[bad].tolist(), later[bad].tolist(), strict=True)
-    return [(t.span(i), t.span(j)) for i, j in pairs]

@@ -1,6 +1,5 @@
 """`commsched.torch.DataParallel`: a model that measures, plans, tries, and keeps what is faster."""
 
-import socket
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -204,9 +203,7 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
 
     def _here(self) -> Machine:
         """Return a machine with these ranks' hosts, whose numbers nobody has measured."""
-        hosts = agree.gather_text(socket.gethostname(), self._comm)
-        names = list(dict.fromkeys(hosts))
-        nodes = tuple(names.index(host) for host in hosts)
+        nodes = agree.group_of(self._comm).nodes
         return replace(machine_file.load("localhost"), node_of_rank=nodes, overrides={})
 
     def _measured_machine(self) -> Machine:

@@ -78,6 +78,11 @@ class Mean(NamedTuple):
     def __str__(self) -> str:
         return f"{self.value:.4g}" + ("" if self.half is None else f" +- {self.half:.2g}")
 
+    def in_points(self, sign: str = "") -> str:
+        """Return a share in per cent, or a difference of shares in points."""
+        half = "" if self.half is None else f" +- {100 * self.half:.2f}"
+        return f"{100 * self.value:{sign}.2f}{half}"
+
 
 def mean(values: Sequence[float]) -> Mean:
     """Estimate the mean of at least one value, drawn independently from a normal law.

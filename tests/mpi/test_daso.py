@@ -13,8 +13,8 @@ from commsched.run.job import agree
 from commsched.run.session import RunOptions
 from commsched.simulate.engine import simulate
 from commsched.timeline import check
-from commsched.timeline.measure import overlaps
 from tests.support.gradients import bits
+from tests.support.overlaps import overlaps
 from tests.support.ranks import WORLD, together
 from tests.support.small_plans import graph, machine, strategy_plan
 

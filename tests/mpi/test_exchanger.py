@@ -16,7 +16,7 @@ from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.timeline import check
 from commsched.timeline import file as timeline_file
-from commsched.timeline.measure import overlaps
+from tests.support.overlaps import overlaps
 from tests.support.ranks import WORLD
 from tests.support.tiny_exchange import (
     BACKWARD,

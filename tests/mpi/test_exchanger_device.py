@@ -9,8 +9,8 @@ from commsched.run import exchanger
 from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
 from commsched.timeline import file as timeline_file
-from commsched.timeline.measure import overlaps
 from tests.mpi.test_place import pointed, staged
+from tests.support.overlaps import overlaps
 from tests.support.ranks import WORLD, together
 from tests.support.tiny_exchange import BACKWARD, SHAPES, gradients, make_plan, refused, total
 

@@ -11,9 +11,9 @@ from commsched.run import session
 from commsched.run.engine.messages import Blank
 from commsched.run.session import RunOptions
 from commsched.simulate.engine import simulate
-from commsched.timeline.measure import overlaps
 from tests.support import ranks
 from tests.support.local_losses import VARIANTS, Stage, plan_of, sequential
+from tests.support.overlaps import overlaps
 from tests.support.pipeline_plans import net, staged
 from tests.support.ranks import WORLD, together
 from tests.support.small_plans import machine

@@ -20,10 +20,10 @@ from commsched.run import session
 from commsched.run.engine.worker import Emulated, draw_launch
 from commsched.run.session import RunOptions
 from commsched.timeline import file as timeline_file
-from commsched.timeline.measure import overlaps
 from commsched.timeline.parts import find
 from tests.support import ranks, sample_methods
 from tests.support.gradients import bits
+from tests.support.overlaps import overlaps
 from tests.support.ranks import WORLD, together
 from tests.support.small_plans import graph, machine, plan
 

@@ -10,12 +10,12 @@ from commsched.run.engine.engine import Engine
 from commsched.run.session import RunOptions
 from commsched.simulate.engine import simulate
 from commsched.timeline import check
-from commsched.timeline.measure import overlaps
 from commsched.train.assignment import Assignment, Settings
 from commsched.train.profile import profile_net
 from commsched.train.registry import DATA, NETS
 from commsched.train.training import Training, TrainOptions
 from commsched.train.workers.sharded import ShardedWorker
+from tests.support.overlaps import overlaps
 from tests.support.ranks import WORLD, together
 from tests.support.small_plans import graph, machine
 

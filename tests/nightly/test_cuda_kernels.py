@@ -34,12 +34,12 @@ def both():
 )
 def test_a_call_that_does_not_fit_its_kernel_is_noticed(kernel, given, message):
     with cpu.kernels(), pytest.raises(AssertionError, match=message):
-        launch.launch("select", kernel, 1, *given)
+        launch.start("select", kernel, 1, *given)
 
 
 def test_a_kernel_that_writes_beside_an_array_is_noticed():
     with cpu.kernels(), pytest.raises(AssertionError, match="wrote beside an array"):
-        launch.launch("select", "scan", 1, np.zeros(3, np.uint32), np.int64(3))
+        launch.start("select", "scan", 1, np.zeros(3, np.uint32), np.int64(3))
 
 
 REVERSED = """

@@ -25,8 +25,8 @@ from commsched.kernels import (
     select,
     spectrum,
 )
-from commsched.kernels.adam_constants import AdamConstants
 from commsched.kernels.device import device
+from commsched.kernels.pruned import AdamConstants
 from commsched.kernels.random import Dither
 
 SIZES = (0, 1, 7, 8, 33, 255, 257, 8191, 8193, 20_000)

@@ -9,8 +9,8 @@ from torch import nn
 
 from commsched.timeline import check as timeline_check
 from commsched.timeline import file as timeline_file
-from commsched.timeline.measure import overlaps
 from commsched.torch import attach
+from tests.support.overlaps import overlaps
 from tests.support.torch_checks import METHODS, WORLD, check, said, same, with_sync
 from tests.support.torch_nets import batch, loss_of, make, plan_of
 

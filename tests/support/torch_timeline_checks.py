@@ -17,10 +17,10 @@ from commsched.simulate.engine import simulate
 from commsched.timeline import check as timeline_check
 from commsched.timeline import file as timeline_file
 from commsched.timeline.compare import compare
-from commsched.timeline.measure import overlaps
 from commsched.torch import DataParallel, attach
 from commsched.torch.data_parallel import Exchanges
 from commsched.torch.watch import Watch
+from tests.support.overlaps import overlaps
 from tests.support.torch_capture_checks import captured, planned
 from tests.support.torch_checks import WORLD, by_mpi, check, same, train, with_sync
 from tests.support.torch_nets import batch, loss_of, make, plan_of

@@ -209,13 +209,12 @@ def overlap(args: argparse.Namespace) -> None:
     found = runtime.overlap(args.timeout, args.device)
     if found is None:
         return
-    share = 1 - found.exposed / found.exchange
     if args.json:
-        print(json.dumps({**found._asdict(), "hidden_share": share}, indent=1))
+        print(json.dumps({**found._asdict(), "hidden_share": found.share}, indent=1))
         return
     print(
         f"exchange of 32 MB on {found.ranks} ranks: {seconds(found.exchange)}, of it"
-        f" {share:.1%} hidden under compute; polling takes {found.polling:.1%} of a core"
+        f" {found.share:.1%} hidden under compute; polling takes {found.polling:.1%} of a core"
     )
 
 

@@ -2,7 +2,7 @@
 
 import importlib.util
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -254,16 +254,14 @@ def _batch(graph: Any, found: _Graph) -> int:
 def _times(layer: Layer, factor: float, fixed: float) -> Layer:
     """Scale the work of a layer to another batch, but neither its parameters nor constant bytes."""
     moved = (layer.forward_bytes - fixed) * factor + fixed
-    return Layer(
-        name=layer.name,
-        after=layer.after,
+    return replace(
+        layer,
         forward_flops=layer.forward_flops * factor,
         backward_flops=layer.backward_flops * factor,
         forward_bytes=moved,
         backward_bytes=2 * moved,
         activation=layer.activation * factor,
         output=layer.output * factor,
-        tensors=layer.tensors,
     )
 
 

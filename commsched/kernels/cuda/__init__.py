@@ -1,35 +1,13 @@
-"""Fused kernels for CuPy's arrays, with fewer passes over memory than their twins in NumPy."""
+"""Fused kernels for CuPy's arrays, with fewer passes over memory than their twins in NumPy.
 
-from commsched.kernels.cuda import (
-    accumulate,
-    bits,
-    eightbit,
-    half,
-    hashing,
-    lowrank,
-    merge,
-    pruned,
-    quantise,
-    random,
-    rangefloat,
-    rows,
-    select,
-    spectrum,
-)
+Who needs one kernel only launches it; a file here has those that go together.
+"""
 
-__all__ = [
-    "accumulate",
-    "bits",
-    "eightbit",
-    "half",
-    "hashing",
-    "lowrank",
-    "merge",
-    "pruned",
-    "quantise",
-    "random",
-    "rangefloat",
-    "rows",
-    "select",
-    "spectrum",
-]
+from commsched.kernels.cuda import bits as bits
+from commsched.kernels.cuda import hashing as hashing
+from commsched.kernels.cuda import merge as merge
+from commsched.kernels.cuda import quantise as quantise
+from commsched.kernels.cuda import select as select
+from commsched.kernels.cuda import spectrum as spectrum
+from commsched.kernels.cuda.launch import start as start
+from commsched.kernels.cuda.launch import strides as strides

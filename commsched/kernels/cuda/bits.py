@@ -3,7 +3,7 @@
 import numpy as np
 
 from commsched.arrays import Array
-from commsched.kernels.cuda.launch import launch, strides
+from commsched.kernels.cuda.launch import start, strides
 from commsched.kernels.modules import module_of
 
 PACKED = ("uint8", "uint16", "int64")  # types that kernels take; others become the last
@@ -15,7 +15,7 @@ def pack(codes: Array, width: int, nbytes: int) -> Array:
     codes = codes.astype(kind, copy=False)
     out = module_of(codes).empty(nbytes, np.uint8)
     given = codes, np.int64(len(codes)), np.int32(width), out
-    launch("bits", f"pack_{kind}", strides(len(codes), 8), *given)
+    start("bits", f"pack_{kind}", strides(len(codes), 8), *given)
     return out
 
 
@@ -23,7 +23,7 @@ def pack_flags(flags: Array) -> Array:
     """(n,) bool or uint8 -> (ceil(n / 8),) uint8."""
     out = module_of(flags).empty(-(-len(flags) // 8), np.uint8)
     given = flags.view(np.uint8), np.int64(len(flags)), out
-    launch("bits", "pack_flags", strides(len(flags), 8), *given)
+    start("bits", "pack_flags", strides(len(flags), 8), *given)
     return out
 
 
@@ -32,5 +32,5 @@ def unpack(packed: Array, count: int, width: int) -> Array:
     kind = "int64" if width > 8 else "uint8"
     out = module_of(packed).empty(count, kind)
     given = packed, np.int64(count), np.int32(width), out
-    launch("bits", f"unpack_{kind}", strides(count), *given)
+    start("bits", f"unpack_{kind}", strides(count), *given)
     return out

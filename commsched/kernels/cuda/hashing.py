@@ -4,7 +4,7 @@ import numpy as np
 
 from commsched.arrays import Array
 from commsched.kernels.cuda import select
-from commsched.kernels.cuda.launch import THREADS, launch
+from commsched.kernels.cuda.launch import THREADS, start
 from commsched.kernels.modules import module_of
 
 PARTS = 256  # at most
@@ -18,9 +18,9 @@ def grouped(index: Array, parts: int, seed: int) -> tuple[Array, list[int]]:
     counts = module.empty(parts * tiles + 1, np.uint32)
     order, ends = module.empty(len(index), np.int64), module.empty(parts + 1, np.uint32)
     given = index, np.int64(len(index)), np.int32(parts), np.uint32(seed), counts
-    launch("hashing", "count_parts", tiles, *given)
+    start("hashing", "count_parts", tiles, *given)
     select.scan(counts)
-    launch("hashing", "write_groups", tiles, *given, order, ends)
+    start("hashing", "write_groups", tiles, *given, order, ends)
     return order, ends.tolist() if tiles else [0] * (parts + 1)
 
 
@@ -33,6 +33,6 @@ def placed(index: Array, parts: int, slots: int, tries: int, seed: int) -> tuple
     memory = module.zeros(parts * slots, np.uint64)
     rest = module.zeros(count + 1, np.uint32)
     given = np.int64(count), np.int32(parts), np.uint32(slots), np.int32(tries), np.uint32(seed)
-    launch("hashing", "place", -(-count // THREADS), index, *given, memory, rest)
+    start("hashing", "place", -(-count // THREADS), index, *given, memory, rest)
     left = module.sort(rest[: int(rest[-1])]).astype(np.int64)
     return (memory & LOW).astype(np.int64).reshape(parts, slots), left

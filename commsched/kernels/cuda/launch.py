@@ -14,7 +14,7 @@ MOST = 1 << 16  # blocks of a grid whose threads stride over the elements
 COMMON = "common.cuh"
 
 
-def launch(file: str, kernel: str, blocks: int, *given: Array | np.generic) -> None:
+def start(file: str, kernel: str, blocks: int, *given: Array | np.generic) -> None:
     """Start a kernel of `file`.cu on the current stream: arrays and NumPy's numbers, in order.
 
     An array must be contiguous. A number must have the width of the kernel's parameter, because

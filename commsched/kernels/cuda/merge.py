@@ -4,7 +4,7 @@ import numpy as np
 
 from commsched.arrays import Array
 from commsched.kernels.cuda import select
-from commsched.kernels.cuda.launch import THREADS, launch, strides
+from commsched.kernels.cuda.launch import THREADS, start, strides
 from commsched.kernels.modules import module_of
 
 
@@ -17,15 +17,15 @@ def merged(lists: list[tuple[Array, Array]], numel: int) -> tuple[Array, Array]:
     module = module_of(lists[0][1])
     words = module.zeros(-(-numel // 32), np.uint32)
     for index, _ in lists:
-        launch("merge", "mark", strides(len(index)), index, np.int64(len(index)), words)
+        start("merge", "mark", strides(len(index)), index, np.int64(len(index)), words)
     starts = select.bit_counts(words.view(np.uint8), numel)
     select.scan(starts)
     ranks = module.empty(len(words), np.uint32)
     blocks = -(-len(words) // THREADS)
-    launch("merge", "rank_words", blocks, words, np.int64(len(words)), starts, ranks)
+    start("merge", "rank_words", blocks, words, np.int64(len(words)), starts, ranks)
     found = select.places(words.view(np.uint8), numel, starts)
     sums = module.zeros(len(found), np.float32)
     for index, values in lists:
         given = index, values, np.int64(len(index)), words, ranks, sums
-        launch("merge", "add_list", strides(len(index)), *given)
+        start("merge", "add_list", strides(len(index)), *given)
     return found, sums

@@ -6,7 +6,7 @@ A run is cut as `codecs.blockwise` cuts it: pieces of whole blocks, up to 65536 
 import numpy as np
 
 from commsched.arrays import Array
-from commsched.kernels.cuda.launch import MOST, launch
+from commsched.kernels.cuda.launch import MOST, start
 
 
 def quant(
@@ -18,7 +18,7 @@ def quant(
     """
     run = values, *_run(len(values), block, width)
     how = np.float64(share), np.int32(key is not None), *_words(key or 0)
-    launch("quantise", "quant", len(scales), *run, *how, scales, out)
+    start("quantise", "quant", len(scales), *run, *how, scales, out)
 
 
 def levels(
@@ -30,7 +30,7 @@ def levels(
     above: factor by which a scale exceeds the largest magnitude.
     """
     how = np.int32(count), np.float64(above), *_words(key)
-    launch(
+    start(
         "quantise",
         "levels",
         len(scales),
@@ -45,7 +45,7 @@ def levels(
 def quant_values(codes: Array, scales: Array, block: int, width: int, out: Array, way: int) -> None:
     """Put the values of `quant` codes into (n,) float32 `out` as `way` says."""
     given = codes, scales, *_run(len(out), block, width), np.int32(way), out
-    launch("quantise", "quant_values", _rows(len(out), block), *given)
+    start("quantise", "quant_values", _rows(len(out), block), *given)
 
 
 def level_values(
@@ -53,7 +53,7 @@ def level_values(
 ) -> None:
     """Put the values of `levels` codes into (n,) float32 `out` as `way` says."""
     run = *_run(len(out), block, width), np.int32(count), np.int32(way)
-    launch("quantise", "level_values", _rows(len(out), block), codes, scales, *run, out)
+    start("quantise", "level_values", _rows(len(out), block), codes, scales, *run, out)
 
 
 def _run(numel: int, block: int, width: int) -> tuple[np.int64, np.int64, np.int32, np.int32]:

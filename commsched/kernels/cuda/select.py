@@ -3,7 +3,7 @@
 import numpy as np
 
 from commsched.arrays import Array
-from commsched.kernels.cuda.launch import THREADS, launch
+from commsched.kernels.cuda.launch import THREADS, start
 from commsched.kernels.modules import module_of
 
 TILE = 32 * THREADS  # elements of a block
@@ -21,7 +21,7 @@ def flagged(values: Array, least: int) -> tuple[Array, Array]:
     words = module.empty(-(-numel // 32), np.uint32)
     counts = module.empty(tiles(numel) + 1, np.uint32)
     given = values, np.int64(numel), np.int32(least), words, counts
-    launch("select", "flag_above", tiles(numel), *given)
+    start("select", "flag_above", tiles(numel), *given)
     scan(counts)
     return words, places(words.view(np.uint8), numel, counts)
 
@@ -32,7 +32,7 @@ def added_flagged(values: Array, lost: Array, least: int) -> tuple[Array, bool]:
     words = module.empty(-(-numel // 32), np.uint32)
     counts, broken = module.empty(tiles(numel) + 1, np.uint32), module.zeros(1, np.uint32)
     given = values, lost, np.int64(numel), np.int32(least), words, counts, broken
-    launch("select", "add_flag_above", tiles(numel), *given)
+    start("select", "add_flag_above", tiles(numel), *given)
     scan(counts)
     return places(words.view(np.uint8), numel, counts), not int(broken[0])
 
@@ -47,13 +47,13 @@ def set_bits(packed: Array, numel: int) -> Array:
 def bit_counts(packed: Array, numel: int) -> Array:
     """Count the set bits of the first `numel` in each tile: (tiles + 1,), the last unwritten."""
     counts = module_of(packed).empty(tiles(numel) + 1, np.uint32)
-    launch("select", "count_set", tiles(numel), packed, np.int64(numel), counts)
+    start("select", "count_set", tiles(numel), packed, np.int64(numel), counts)
     return counts
 
 
 def scan(counts: Array) -> None:
     """Make the starts of (n + 1,) uint32 counts, their sum in the last place, in place."""
-    launch("select", "scan", 1, counts, np.int64(len(counts) - 1))
+    start("select", "scan", 1, counts, np.int64(len(counts) - 1))
 
 
 def tiles(numel: int) -> int:
@@ -69,15 +69,13 @@ def ranked(words: Array, count: int) -> Array:
     blocks = min(-(-len(words) // THREADS), BLOCKS)
     for shift, width in DIGITS:
         digit = np.int32(shift), np.int32(width)
-        launch(
-            "select", "count_digits", blocks, words, np.int64(len(words)), chosen, *digit, counts
-        )
-        launch("select", "choose_digit", 1, chosen, digit[1], counts)
+        start("select", "count_digits", blocks, words, np.int64(len(words)), chosen, *digit, counts)
+        start("select", "choose_digit", 1, chosen, digit[1], counts)
     return chosen[:1].view(np.int32)
 
 
 def places(packed: Array, numel: int, starts: Array) -> Array:
     """Return the positions of set bits, those of each tile from its start on: (m,) int64."""
     found = module_of(packed).empty(int(starts[-1]), np.int64)
-    launch("select", "write_places", tiles(numel), packed, np.int64(numel), starts, found)
+    start("select", "write_places", tiles(numel), packed, np.int64(numel), starts, found)
     return found

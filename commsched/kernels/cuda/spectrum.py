@@ -21,7 +21,7 @@ import numpy as np
 
 from commsched.arrays import Array
 from commsched.kernels.cuda import select
-from commsched.kernels.cuda.launch import launch, strides
+from commsched.kernels.cuda.launch import start, strides
 from commsched.kernels.modules import module_of
 
 PIECE = 8192  # values of a block
@@ -34,7 +34,7 @@ def forward(values: Array, lost: Array | None, bins: Array) -> None:
     table = roots(module_of(values))
     given = (values,) if lost is None else (values, lost)
     kernel = "forward" if lost is None else "add_forward"
-    launch("spectrum", kernel, len(values) // PIECE, *given, table, bins)
+    start("spectrum", kernel, len(values) // PIECE, *given, table, bins)
 
 
 @cache
@@ -52,13 +52,13 @@ def strongest(bins: Array, count: int, form: Form) -> tuple[Array, Array, Array]
     tiles = select.tiles(numel)
     starts, ties = (module.empty(tiles + 1, np.uint32) for _ in range(2))
     found = above, equal, starts, ties
-    launch("spectrum", "flag_powers", tiles, bins, np.int64(numel), chosen, *found)
+    start("spectrum", "flag_powers", tiles, bins, np.int64(numel), chosen, *found)
     select.scan(starts)
     select.scan(ties)
     scale, bitmap = module.empty(1, np.float32), module.empty(-(-numel // 8), np.uint8)
     codes = module.empty(2 * count, np.uint16)
     given = bins, np.int64(numel), chosen, most, *found, *map(np.int32, form)
-    launch("spectrum", "write_strongest", tiles, *given, scale, bitmap, codes)
+    start("spectrum", "write_strongest", tiles, *given, scale, bitmap, codes)
     return scale, bitmap, codes
 
 
@@ -75,8 +75,8 @@ def _ranked(bins: Array, count: int) -> tuple[Array, Array]:
     for shift, width in select.DIGITS:
         digit = np.int32(shift), np.int32(width)
         given = bins, np.int64(len(bins)), chosen, *digit, counts, most
-        launch("spectrum", "count_powers", blocks, *given)
-        launch("select", "choose_digit", 1, chosen, digit[1], counts)
+        start("spectrum", "count_powers", blocks, *given)
+        start("select", "choose_digit", 1, chosen, digit[1], counts)
     return chosen, most
 
 
@@ -95,11 +95,11 @@ def deliver(
     starts = module.empty(ways * blocks + 1, np.uint32)
     size = np.int64(len(together) // ways)
     shape = np.int64(bins), np.int32(blocks), starts
-    launch("spectrum", "count_bins", ways * blocks, together, size, *shape)
+    start("spectrum", "count_bins", ways * blocks, together, size, *shape)
     select.scan(starts)
     if starts[::blocks].tolist() != [number * count for number in range(ways + 1)]:
         return False
     given = together, size, np.int32(ways), np.int64(count), *shape, *map(np.int32, form)
     where = np.int64(len(values)), np.int32(way), values, rest
-    launch("spectrum", "deliver", blocks, *given, roots(module), *where)
+    start("spectrum", "deliver", blocks, *given, roots(module), *where)
     return True

@@ -15,7 +15,6 @@ from commsched.errors import Agreed
 from commsched.exchange.endpoint import ReducingEndpoint
 from commsched.exchange.pair import route
 from commsched.exchange.payload import Payload
-from commsched.machine.model import Group
 from commsched.net.bucket import BucketSpec
 from commsched.run.engine.prepare import prepared
 from commsched.run.engine.probe import PAUSE
@@ -72,7 +71,8 @@ def together(timeout: float) -> Iterator[tuple[MPI.Intracomm, Watchdog]]:
     """Run a block on all ranks with a deadline per stage; an error on one rank ends all."""
     comm = MPI.COMM_WORLD
     agree.check_launcher()
-    check_ranks(comm, 2)
+    if comm.size < 2:
+        raise Agreed("this benchmark needs 2 ranks; use 'mpiexec -n 2'")
     end_together("bench", timeout)
     with errors_end_the_job(comm), watchdog(comm, "bench", timeout) as dog:
         agree.on_all_ranks(lambda: check_timeout(timeout), comm)
@@ -140,10 +140,7 @@ class OurAllReduce:
     """One all-reduce of ours, in place; a call does it once more."""
 
     def __init__(self, comm: MPI.Intracomm, name: str, values: Array, place: Placement) -> None:
-        hosts = agree.gather_text(MPI.Get_processor_name(), comm)
-        names = list(dict.fromkeys(hosts))
-        group = Group(ranks=tuple(range(comm.size)), nodes=tuple(names.index(h) for h in hosts))
-        self._schedule = route(name, group)
+        self._schedule = route(name, agree.group_of(comm))
         payload = Payload.reducing(self._schedule, CODECS["dense"], BucketSpec.uniform(len(values)))
         self._held = ReducingEndpoint(values, payload, {}, None)
         self._comm, self._place = comm, place
@@ -165,9 +162,3 @@ class OurAllReduce:
         """Give its requests back to MPI."""
         if self._again is not None:
             self._again.free()
-
-
-def check_ranks(comm: MPI.Intracomm, ranks: int) -> None:
-    """Reject a benchmark that needs more ranks."""
-    if comm.size < ranks:
-        raise Agreed(f"this benchmark needs {ranks} ranks; use 'mpiexec -n {ranks}'")

@@ -2,12 +2,12 @@
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from commsched.arrays import Array
+from commsched.arrays import Array, Floats
 from commsched.coding.codec import Codec, State
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
@@ -42,6 +42,12 @@ class Timing(NamedTuple):
     least: float
     most: float
 
+    @classmethod
+    def of(cls, seconds: Floats) -> "Timing":
+        """Summarise repeats, (n,) s; the first one, which warms up, is left out."""
+        counted = seconds[1:]
+        return cls(float(np.median(counted)), float(counted.min()), float(counted.max()))
+
 
 class CodecRow(NamedTuple):
     """Times of one codec on a gradient of `numel` float32."""
@@ -57,18 +63,26 @@ class CodecRow(NamedTuple):
     asked: float | None  # required GB/s of gradient; None: no requirement
 
 
-def chosen(names: list[str] | None) -> list[str]:
-    """Return the names to measure; by default those with a required rate."""
+def chosen(
+    names: list[str] | None,
+    others: Collection[str] = (PARTITION, *MERGES),
+    asked: Iterable[str] = ASKED,
+) -> list[str]:
+    """Return the codecs, and `others`, to measure; by default those with a required rate."""
     if names == ["all"]:
-        return [*CODECS, PARTITION, *MERGES]
-    others = (PARTITION, *MERGES)
-    return [name if name in others else CODECS[name].name for name in names or ASKED]
+        return [*CODECS, *others]
+    return [name if name in others else CODECS[name].name for name in names or asked]
+
+
+def check(numel: int, repeats: int) -> None:
+    """Reject a benchmark that measures nothing."""
+    if numel < 1 or repeats < 1:
+        raise CommschedError(f"--numel and --repeats must be at least 1, got {numel}, {repeats}")
 
 
 def row(name: str, numel: int, repeats: int) -> CodecRow:
     """Measure one codec, Zen's partition of indices, or a sum of lists."""
-    if numel < 1 or repeats < 1:
-        raise CommschedError(f"--numel and --repeats must be at least 1, got {numel}, {repeats}")
+    check(numel, repeats)
     kinds = {PARTITION: _partition} | dict.fromkeys(MERGES, _merge)
     return kinds.get(name, _codec)(name, numel, repeats)
 
@@ -136,16 +150,14 @@ def _unique(lists: list[Listed], numel: int) -> Listed:
 
 
 def _timed(work: tuple[Callable[[], object], ...], repeats: int) -> list[Timing]:
-    """Time all callables in turns, so that load affects them equally; drop the first turn."""
+    """Time all callables in turns, so that load affects them equally."""
     seconds = np.empty((repeats + 1, len(work)))
     for turn in seconds:
         for place, each in enumerate(work):
             begin = time.perf_counter()
             each()
             turn[place] = time.perf_counter() - begin
-    counted = seconds[1:]
-    found = (np.median(counted, axis=0), counted.min(axis=0), counted.max(axis=0))
-    return [Timing(*map(float, three)) for three in zip(*found, strict=True)]
+    return [Timing.of(each) for each in seconds.T]
 
 
 def gradient(codec: Codec, numel: int) -> Array:

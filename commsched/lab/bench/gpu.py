@@ -12,13 +12,13 @@ import numpy as np
 from commsched.arrays import Array
 from commsched.coding.codec import Codec, State
 from commsched.coding.registry import CODECS
-from commsched.errors import CommschedError
 from commsched.exchange.pair import encode_with_feedback
 from commsched.kernels import pruned
 from commsched.kernels.device import gpus
 from commsched.kernels.hashing import grouped
 from commsched.kernels.random import generator
 from commsched.kernels.select import above, threshold_of
+from commsched.lab.bench import codecs
 from commsched.lab.bench.codecs import PARTITION, PARTS, SHARE, Timing, gradient, normal
 
 NUMEL = 2**26  # float32: 256 MB
@@ -71,16 +71,12 @@ class GpuRow(NamedTuple):
 
 def chosen(names: list[str] | None) -> list[str]:
     """Return the names to measure; by default those with a required rate."""
-    if names == ["all"]:
-        return [*CODECS, PARTITION, GATHER]
-    plain = (PARTITION, GATHER)
-    return [name if name in plain else CODECS[name].name for name in names or ASKED]
+    return codecs.chosen(names, (PARTITION, GATHER), ASKED)
 
 
 def row(name: str, numel: int, repeats: int) -> GpuRow:
     """Measure one codec or kernel on the current GPU."""
-    if numel < 1 or repeats < 1:
-        raise CommschedError(f"--numel and --repeats must be at least 1, got {numel}, {repeats}")
+    codecs.check(numel, repeats)
     gpus()
     import commsched.kernels.cuda.timing as clock
     from commsched.kernels.cuda.launch import array_module
@@ -94,10 +90,7 @@ def row(name: str, numel: int, repeats: int) -> GpuRow:
         turn[:] = clock.seconds(work.run), clock.seconds(partial(module.copyto, out, values))
     work.before()
     extra = clock.extra_bytes(work.run)
-    counted = seconds[1:]
-    taken, copy = (
-        Timing(float(np.median(each)), float(each.min()), float(each.max())) for each in counted.T
-    )
+    taken, copy = map(Timing.of, seconds.T)
     return GpuRow(name, numel, work.fewest, taken, copy, extra, ASKED.get(name))
 
 

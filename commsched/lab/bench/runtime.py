@@ -47,6 +47,11 @@ class Hidden(NamedTuple):
     exposed: float  # s, median
     polling: float  # processor seconds of the communication thread per s of exchange
 
+    @property
+    def share(self) -> float:
+        """Return the share of the exchange that compute hid."""
+        return 1 - self.exposed / self.exchange
+
 
 def overlap(timeout: float, device: str = "cpu", nbytes: int = LARGE) -> Hidden | None:
     """Exchange `nbytes` while a layer computes for about twice as long; rank 0 gets the result."""
@@ -126,8 +131,7 @@ def _hidden(timeout: float) -> Iterator[BenchRow]:
     """Measure how much of a core an exchange under compute takes."""
     found = overlap(timeout)
     if found is not None:
-        share = 1 - found.exposed / found.exchange
-        result = f"{found.polling:.1%} of a core, {share:.1%} of it hidden"
+        result = f"{found.polling:.1%} of a core, {found.share:.1%} of it hidden"
         yield BenchRow(f"exchange of {size(LARGE)} under compute", found.exchange, result, "<= 10%")
 
 

@@ -21,6 +21,7 @@ from commsched.planner.launches import buckets, launches
 from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.simulate.engine import simulate
+from commsched.simulate.result import Prediction
 
 NUMEL = 25_000_000  # 100 MB of float32
 RINGS = 32
@@ -45,50 +46,53 @@ def rows() -> Iterator[BenchRow]:
 
 def _rings(what: str, machine: Machine, bar: str) -> BenchRow:
     """Price consecutive rings; a rank starts each ring when it has ended the previous one."""
-    group = machine.everyone
-    schedule = route("ring", group)
-    payload = Payload.reducing(schedule, CODECS["dense"], BucketSpec.uniform(NUMEL))
-    start = np.random.default_rng(0).exponential(1e-3, group.size)
-    begin = time.perf_counter()
-    moves = 0
-    for _ in range(RINGS):
-        played = play(schedule, payload, machine, group, start)
-        start = played.end
-        moves += int(played.messages.sum())
-    seconds = time.perf_counter() - begin
+    seconds, moves = _played(machine, RINGS)
     memory = f"{peak() / 1e6:.0f} MB peak memory of the process"
     return BenchRow(what, seconds, f"{moves / seconds:.3g} moves/s, {memory}", bar)
 
 
 def _one_ring(ranks: int) -> BenchRow:
-    machine = resized(machine_file.load("p3dn.24xlarge"), ranks // 8, 8)
-    machine = replace(machine, nic=None)
+    machine = replace(resized(machine_file.load("p3dn.24xlarge"), ranks // 8, 8), nic=None)
+    seconds, moves = _played(machine, 1)
+    rate = f"{moves / seconds:.3g} moves/s"
+    return BenchRow(f"one ring on {ranks} ranks", seconds, rate, "< 10 s")
+
+
+def _played(machine: Machine, rings: int) -> tuple[float, int]:
+    """Return the seconds in which rings one after the other are priced, and their moves."""
     group = machine.everyone
     schedule = route("ring", group)
     payload = Payload.reducing(schedule, CODECS["dense"], BucketSpec.uniform(NUMEL))
-    start = np.random.default_rng(0).exponential(1e-3, ranks)
+    start, moves = np.random.default_rng(0).exponential(1e-3, group.size), 0
     begin = time.perf_counter()
-    played = play(schedule, payload, machine, group, start)
-    seconds = time.perf_counter() - begin
-    rate = played.messages.sum() / seconds
-    return BenchRow(f"one ring on {ranks} ranks", seconds, f"{rate:.3g} moves/s", "< 10 s")
+    for _ in range(rings):
+        played = play(schedule, payload, machine, group, start)
+        start = played.end
+        moves += int(played.messages.sum())
+    return time.perf_counter() - begin, moves
+
+
+def _simulated(plan: Plan, times: int = 1) -> tuple[float, Prediction]:
+    """Simulate a step some times; return the least seconds that it took, and the last result."""
+    least = np.inf
+    for _ in range(times):
+        begin = time.perf_counter()
+        found = simulate(plan, 1)
+        least = min(least, time.perf_counter() - begin)
+    return least, found
 
 
 def _plan(net: str, machine: Machine, method: str) -> Plan:
     request = Request(net=net_file.load(net), machine=machine)
-
     return launches(request, buckets(request, 25e6, 1e6), lambda e: replace(e, method=method))
 
 
 def _gpt3() -> BenchRow:
     machine = replace(resized(machine_file.load("h100-8x400"), 128, 8), jitter=0.05)
     plan = _plan("gpt3-175b", machine, "hierarchical+dense")
-    begin = time.perf_counter()
-    prediction = simulate(plan, 1)
-    seconds = time.perf_counter() - begin
-    iteration = prediction.end
+    seconds, prediction = _simulated(plan)
     fits = "fits" if prediction.memory.total <= machine.device.memory else "does not fit the memory"
-    rate = f"iteration {iteration:.3g} s, {len(plan.launches)} launches; {fits}"
+    rate = f"iteration {prediction.end:.3g} s, {len(plan.launches)} launches; {fits}"
     return BenchRow("one iteration of gpt3-175b, 1024 ranks, jitter", seconds, rate, "< 1 s")
 
 
@@ -101,10 +105,7 @@ def grid_plan(ranks: int) -> Plan:
 
 
 def _grid(ranks: int, bar: str) -> BenchRow:
-    plan = grid_plan(ranks)
-    begin = time.perf_counter()
-    found = simulate(plan, 1)
-    seconds = time.perf_counter() - begin
+    seconds, found = _simulated(grid_plan(ranks))
     result = f"{len(found.placed)} operations; {peak() / 1e6:.0f} MB peak memory of the process"
     return BenchRow(f"one step of gpt3-175b, 3d, {ranks} ranks, jitter", seconds, result, bar)
 
@@ -112,13 +113,9 @@ def _grid(ranks: int, bar: str) -> BenchRow:
 def _net(net: str) -> BenchRow:
     machine = replace(resized(machine_file.load("p3dn.24xlarge"), 8, 8), jitter=0.05)
     plan = _plan(net, machine, "ring+dense")
-    best = np.inf
-    for _ in range(3):
-        begin = time.perf_counter()
-        simulate(plan, 1)
-        best = min(best, time.perf_counter() - begin)
+    launched = f"{len(plan.launches)} launches"
     return BenchRow(
-        f"one iteration of {net}, 64 ranks", best, f"{len(plan.launches)} launches", "< 50 ms"
+        f"one iteration of {net}, 64 ranks", _simulated(plan, 3)[0], launched, "< 50 ms"
     )
 
 

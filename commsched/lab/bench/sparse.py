@@ -7,10 +7,9 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from mpi4py import MPI
 
-from commsched.arrays import Array
+from commsched.arrays import Array, Floats
 from commsched.coding.codec import State
 from commsched.errors import CommschedError
 from commsched.exchange.endpoint import open_endpoint
@@ -30,8 +29,6 @@ from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.run.job.watchdog import Watchdog
 from commsched.units import seconds as in_words
-
-Floats = npt.NDArray[np.float64]
 
 NUMEL = 2**23
 DENSITIES = (0.001, 0.01, 0.05, 0.2)
@@ -86,9 +83,7 @@ def sparse(options: SparseOptions) -> tuple[list[SparseCell], Group] | None:
     """Return all cells and the ranks' placement, on rank 0; compare every sum with MPI's."""
     _check(options)
     with together(options.timeout) as (comm, dog):
-        hosts = agree.gather_text(MPI.Get_processor_name(), comm)
-        names = list(dict.fromkeys(hosts))
-        group = Group(ranks=tuple(range(comm.size)), nodes=tuple(names.index(h) for h in hosts))
+        group = agree.group_of(comm)
         dog.stage("the rate of a link")
         rate = _rate(comm, group)
         cells: list[SparseCell] = []

@@ -1,6 +1,6 @@
 """What the convergence tables say, as tables of a page in Markdown."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from commsched.lab.convergence.again import left_at
@@ -8,14 +8,14 @@ from commsched.lab.convergence.cases import cases
 from commsched.lab.convergence.table import (
     CaseResult,
     ConvergenceTable,
-    StepTimes,
     against,
     differences,
 )
 from commsched.lab.convergence.tables import TABLES
 from commsched.lab.convergence.targets import Target, targets
 from commsched.lab.convergence.tuning import FACTORS, best
-from commsched.train.trials import Mean, mean
+from commsched.text_table import in_markdown
+from commsched.train.trials import mean
 from commsched.units import nbytes
 
 RATIO = "fft"  # of compute to exchanges, at which all timed cases were timed
@@ -48,13 +48,13 @@ def markdown(tables: Mapping[str, ConvergenceTable]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _promises(tables: Mapping[str, ConvergenceTable]) -> Iterator[str]:
+def _promises(tables: Mapping[str, ConvergenceTable]) -> list[str]:
     rows = [
         (f"`{name}`", one.what, one.asked, one.found, _verdict(one, table))
         for name, table in tables.items()
         for one in targets(table)
     ]
-    return _rows(("table", "promise", "bar", "found", "verdict"), rows)
+    return in_markdown(("table", "promise", "bar", "found", "verdict"), rows)
 
 
 def _verdict(target: Target, table: ConvergenceTable) -> str:
@@ -68,22 +68,22 @@ def _verdict(target: Target, table: ConvergenceTable) -> str:
     return "**refuted**" if whole else "missed, rates not tuned"
 
 
-def _cases(table: ConvergenceTable) -> Iterator[str]:
-    """Yield the lines of a table's cases; times only if the table has some."""
-    dense, timed = table.case("dense"), any(case.times for case in table.cases)
+def _cases(table: ConvergenceTable) -> list[str]:
+    """Return the lines of a table's cases; times only if the table has some."""
+    timed = any(case.times for case in table.cases)
     rows = []
     for case in table.cases:
         row = [f"`{case.name}`", _rate(case), str(len(case.trained.trials))]
-        row += [_loss(case), _points(case.accuracy)]
-        row += [_against(case, dense, table.by_loss), nbytes(case.sent_bytes)]
+        row += [_loss(case), case.accuracy.in_points()]
+        row += [_against(case, table), nbytes(case.sent_bytes)]
         if timed:
-            row += _seconds(case, dense, table.times(case.name, RATIO))
+            row += _seconds(case, table)
         rows.append(row)
-    return _rows((*HEAD, *TIMES) if timed else HEAD, rows)
+    return in_markdown((*HEAD, *TIMES) if timed else HEAD, rows)
 
 
-def _cosines(table: ConvergenceTable) -> Iterator[str]:
-    """Yield a line for each layer, a column for each case of local losses."""
+def _cosines(table: ConvergenceTable) -> list[str]:
+    """Return a line for each layer, a column for each case of local losses."""
     known = [case for case in table.cases if case.cosines]
     curves = {case.name: {each.layer: each.curve for each in case.cosines} for case in known}
     layers = [each.layer for each in known[0].cosines]
@@ -91,11 +91,11 @@ def _cosines(table: ConvergenceTable) -> Iterator[str]:
         (f"`{layer}`", *(_points_of(curves[case.name][layer]) for case in known))
         for layer in layers
     ]
-    return _rows(("layer", *(f"`{case.name}`" for case in known)), rows)
+    return in_markdown(("layer", *(f"`{case.name}`" for case in known)), rows)
 
 
-def _times(tables: Mapping[str, ConvergenceTable]) -> Iterator[str]:
-    """Yield a line for each table: trainings, those for rates, and hours of one core.
+def _times(tables: Mapping[str, ConvergenceTable]) -> list[str]:
+    """Return a line for each table: trainings, those for rates, and hours of one core.
 
     Records that are older than the count of seconds have none.
     """
@@ -121,7 +121,7 @@ def _times(tables: Mapping[str, ConvergenceTable]) -> Iterator[str]:
         (name, f"{a}", f"{b}", f"{hours:.2f}", f"{c}", f"{whole:.2f}")
         for name, a, b, hours, c, whole in rows
     ]
-    return _rows(head, written)
+    return in_markdown(head, written)
 
 
 def _whole(name: str, table: ConvergenceTable) -> float:
@@ -158,8 +158,8 @@ def seconds_each(case: CaseResult) -> float | None:
     return mean(known).value if known else None
 
 
-def _made_again(tables: Mapping[str, ConvergenceTable]) -> Iterator[str]:
-    """Yield a line for each table: how far first trainings that were made again are from theirs."""
+def _made_again(tables: Mapping[str, ConvergenceTable]) -> list[str]:
+    """Return a line for each table: how far trainings that were made again are from the first."""
     rows = []
     for name, table in tables.items():
         pairs = [(x.trained.trials[0], x.again) for x in table.cases if x.again is not None]
@@ -185,7 +185,7 @@ def _made_again(tables: Mapping[str, ConvergenceTable]) -> Iterator[str]:
         "losses apart, nats: median, most",
         "right apart, points: median, most",
     )
-    return _rows(head, rows)
+    return in_markdown(head, rows)
 
 
 def _points_of(curve: Sequence[float]) -> str:
@@ -202,25 +202,24 @@ def _loss(case: CaseResult) -> str:
     return f"{mean(case.losses)}" if whole else "diverged"
 
 
-def _against(case: CaseResult, dense: CaseResult | None, by_loss: bool) -> str:
+def _against(case: CaseResult, table: ConvergenceTable) -> str:
     """Return the difference by pairs of trainings: nats of a text, points of accuracy."""
+    dense = table.case("dense")
     if dense is None or case is dense:
         return ""
-    if by_loss:
+    if table.by_loss:
         found = differences(case, dense)
         if not found:
             return ""
         value, half = mean(found)
         return f"{value:+.3f}{'' if half is None else f' +- {half:.3f}'} nats"
     held = against(case, dense)
-    return "" if held is None else _points(held.accuracy, "+")
+    return "" if held is None else held.accuracy.in_points("+")
 
 
-def _seconds(
-    case: CaseResult, dense: CaseResult | None, times: StepTimes | None
-) -> tuple[str, str, str]:
+def _seconds(case: CaseResult, table: ConvergenceTable) -> tuple[str, str, str]:
     """Return ms of a step, and steps and seconds to dense's loss, predicted and measured."""
-    held = None if dense is None else against(case, dense)
+    held, times = table.against_dense(case), table.times(case.name, RATIO)
     steps = None if held is None else held.steps
     reached = "not reached" if steps is None else str(steps)
     if times is None:
@@ -228,15 +227,3 @@ def _seconds(
     both = times.predicted, times.measured
     step = " / ".join(f"{1e3 * x:.1f}" for x in both)
     return step, reached, "" if steps is None else " / ".join(f"{steps * x:.2f}" for x in both)
-
-
-def _points(value: Mean, sign: str = "") -> str:
-    half = "" if value.half is None else f" +- {100 * value.half:.2f}"
-    return f"{100 * value.value:{sign}.2f}{half}"
-
-
-def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |"
-    yield "|" + " --- |" * len(head)
-    for row in rows:
-        yield f"| {' | '.join(row)} |"

@@ -119,6 +119,11 @@ class ConvergenceTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         """Return the case with this name."""
         return next((case for case in self.cases if case.name == name), None)
 
+    def against_dense(self, case: CaseResult) -> "Against | None":
+        """Compare a case with dense sums; None without them."""
+        dense = self.case("dense")
+        return None if dense is None else against(case, dense)
+
     def times(self, name: str, ratio: str) -> StepTimes | None:
         """Return the step times of a case at a ratio."""
         case = self.case(name)

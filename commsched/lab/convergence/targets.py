@@ -48,7 +48,7 @@ def _fft(table: ConvergenceTable) -> Iterator[Target]:
         yield Target(
             f"FFT, theta .85, {what}: accuracy against dense sums",
             "within 0.5 points, top-k of the same bytes worse or equal",
-            f"{_points(own.accuracy)} points, {_points(paired.accuracy)} against top-k",
+            f"{own.accuracy.in_points('+')} points, {paired.accuracy.in_points('+')} against top-k",
             _all(both),
             (dense.name, spectrum.name, largest.name),
         )
@@ -70,13 +70,11 @@ def _daso(table: ConvergenceTable) -> Iterator[Target]:
             if own.steps is None:
                 yield Target(what, ">= 25 % less", "not reached", False, ("dense", name))
                 continue
-            saved, told = (
-                1.0 - own.steps * mine / (other.steps * theirs)
-                for mine, theirs in (
-                    (times.measured, base.measured),
-                    (times.predicted, base.predicted),
-                )
+            mine, theirs = (
+                (steps * each.predicted, steps * each.measured)
+                for steps, each in ((own.steps, times), (other.steps, base))
             )
+            saved, told = _saved(mine, theirs)
             yield Target(what, ">= 25 % less", _less(saved, told), saved >= 0.25, ("dense", name))
 
 
@@ -91,7 +89,7 @@ def _samo(table: ConvergenceTable) -> Iterator[Target]:
             yield Target(
                 f"SAMO ({pruned.name}): accuracy against nothing pruned, equal epochs",
                 "within 1 point",
-                f"{_points(held.accuracy)} points",
+                f"{held.accuracy.in_points('+')} points",
                 _at_least(held.accuracy, -POINT),
                 (whole.name, pruned.name),
             )
@@ -159,12 +157,6 @@ def _at_least(difference: Mean, bar: float) -> bool | None:
 def _all(held: tuple[bool | None, ...]) -> bool | None:
     """Tell whether all hold; None: none fails, but some are undecided."""
     return False if False in held else None if None in held else True
-
-
-def _points(difference: Mean) -> str:
-    """Return a difference of accuracies in points; without an interval if it is of one pair."""
-    half = "" if difference.half is None else f" +- {100 * difference.half:.2f}"
-    return f"{100 * difference.value:+.2f}{half}"
 
 
 def _saved(own: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:

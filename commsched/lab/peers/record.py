@@ -3,7 +3,6 @@
 from typing import Literal
 
 import msgspec
-import numpy as np
 
 ALONE = "computing alone"  # the contender that exchanges nothing
 CAP = 25  # MB of a bucket of DistributedDataParallel, its default
@@ -16,11 +15,6 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     name: str  # such as "ddp 25 MB", "ddp fp16", "plan lossless"
     seconds: tuple[float, ...]  # of a step of the slowest rank, a mean per turn
     loss: float | None  # held out, after all steps; None: it diverged
-
-    @property
-    def step(self) -> float:
-        """Return the median seconds of a step over the turns."""
-        return float(np.median(self.seconds))
 
 
 class Turns(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

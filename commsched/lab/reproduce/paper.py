@@ -184,9 +184,10 @@ def falling(what: str, values: Sequence[float], unit: str) -> Trend:
     return Trend(what=what, shown=f"{shown} {unit}".rstrip(), met=met)
 
 
-def below(what: str, value: float, limit: float, unit: str = "") -> Trend:
+def below(what: str, value: float, limit: float, unit: str = "", *, required: bool = True) -> Trend:
     """Return the trend that a value is below a limit."""
-    return Trend(what=what, shown=f"{value:.4g} {unit}".rstrip(), met=value < limit)
+    shown = f"{value:.4g} {unit}".rstrip()
+    return Trend(what=what, shown=shown, met=value < limit, required=required)
 
 
 def root(function: Callable[[float], float], low: float, high: float) -> float:

@@ -155,8 +155,7 @@ def read(name: str) -> Spec | None:
 
 def _rates(where: str) -> dict[str, float]:
     """B/s of each token bucket in a namespace."""
-    rows = _json("tc", "-n", where, "-j", "qdisc", "show")
-    return {row["dev"]: float(row["options"]["rate"]) for row in rows if row["kind"] == "tbf"}
+    return {port: float(row["options"]["rate"]) for port, row in _counts(where).items()}
 
 
 def _json(*words: str) -> Any:

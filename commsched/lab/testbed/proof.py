@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Floats, Ints
 from commsched.exchange.method import Phase, resolved
 from commsched.lab.testbed.network import Traffic
 from commsched.lab.testbed.spec import Spec
@@ -15,9 +15,6 @@ from commsched.program.phases import phase_of
 from commsched.program.registry import STRATEGIES
 from commsched.timeline.model import Timeline
 from commsched.units import nbytes
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 # A retransmission or an option in a header makes the count of data inexact; measured: 0.1 %.
 TOLERANCE = 0.02

@@ -166,7 +166,7 @@ def _trained(bed: str, seed: int) -> list[ValidationCell]:
     names = rng.sample(TRAINED, len(TRAINED))
     first = [PLANNED, DENSE] * 2
     found = [ValidationCell(bed, n, TRAIN, 0.0, m) for n, m in zip(names, first, strict=True)]
-    if Bed.of(bed).shape.ranks == 2:
+    if Bed.of(bed).ranks == 2:
         methods, pairs = covering(Bed.of(bed).group, rng)
         chosen = rng.sample([*methods, *pairs], len(names))
         found += [ValidationCell(bed, n, TRAIN, 0.0, m) for n, m in zip(names, chosen, strict=True)]
@@ -176,7 +176,7 @@ def _trained(bed: str, seed: int) -> list[ValidationCell]:
 def _decisions(seed: int, few: Sequence[str], beds: Sequence[str]) -> list[ValidationCell]:
     """Return the cases of decisions, the first on beds of the subset, of few ranks at first."""
     rng = Random(f"decisions {seed}")
-    quick = sorted(rng.sample(few, len(few)), key=lambda bed: Bed.of(bed).shape.ranks)
+    quick = sorted(rng.sample(few, len(few)), key=lambda bed: Bed.of(bed).ranks)
     places = [*quick, *rng.sample(list(beds), len(beds))]
     kinds = _cycle(rng)
     return [

@@ -37,23 +37,12 @@ LIMIT = 300.0  # s, the longest job
 RUN = ("run",)
 
 
-class FabricShape(NamedTuple):
-    """Hosts of a testbed, and ranks on each host."""
-
-    hosts: int
-    lanes: int
-
-    @property
-    def ranks(self) -> int:
-        """Return the ranks on all hosts, or in shared memory."""
-        return self.hosts * self.lanes
-
-
 class Bed(NamedTuple):
     """A fabric and its ranks, written `2x1-400mbit`: hosts, ranks on each of them, network."""
 
     fabric: str
-    shape: FabricShape
+    hosts: int
+    lanes: int  # ranks on each host
 
     @classmethod
     def of(cls, text: str) -> "Bed":
@@ -64,19 +53,36 @@ class Bed(NamedTuple):
                 f"bed {text!r}: expected HOSTSxRANKS-NETWORK such as 2x1-400mbit, with network"
                 f" {', '.join(FABRICS)} or {GPU}"
             )
-        shape = FabricShape(int(found[1]), int(found[2]))
-        if shape.ranks < 2:
+        bed = cls(found[3], int(found[1]), int(found[2]))
+        if bed.ranks < 2:
             raise CommschedError(f"bed {text!r}: at least 2 ranks are needed")
-        if found[3] in ON_THIS and shape.hosts > 1:
-            raise CommschedError(f"bed {text!r}: {found[3]} is on one host; use 1x{shape.ranks}")
-        checked(found[3], shape)
-        return cls(found[3], shape)
+        if bed.fabric in ON_THIS and bed.hosts > 1:
+            raise CommschedError(f"bed {text!r}: {bed.fabric} is on one host; use 1x{bed.ranks}")
+        if bed.fabric == GPU:
+            gpus()
+        elif bed.fabric not in ON_THIS:
+            Spec.of(bed.hosts, bed.lanes, RATES[bed.fabric])
+        return bed
+
+    @property
+    def ranks(self) -> int:
+        """Return the ranks on all hosts, or in shared memory."""
+        return self.hosts * self.lanes
 
     @property
     def group(self) -> Group:
         """Return all ranks and their hosts."""
-        ranks = tuple(range(self.shape.ranks))
-        return Group(ranks=ranks, nodes=tuple(r // self.shape.lanes for r in ranks))
+        ranks = tuple(range(self.ranks))
+        return Group(ranks=ranks, nodes=tuple(r // self.lanes for r in ranks))
+
+    @contextmanager
+    def running(self) -> Iterator["ValidationFabric"]:
+        """Yield what runs its ranks; remove its testbed at the end."""
+        if self.fabric in ON_THIS:
+            yield SharedMemoryFabric(self.ranks, "cuda" if self.fabric == GPU else "cpu")
+        else:
+            with Testbed.up(self.hosts, self.lanes, RATES[self.fabric]) as bed:
+                yield ShapedFabric(bed)
 
 
 class ValidationFabric(Protocol):
@@ -95,8 +101,8 @@ class ValidationFabric(Protocol):
 class SharedMemoryFabric:
     """Ranks on this machine, with arrays on a device."""
 
-    def __init__(self, shape: FabricShape, device: str = "cpu") -> None:
-        self._ranks = shape.ranks
+    def __init__(self, ranks: int, device: str = "cpu") -> None:
+        self._ranks = ranks
         self._device = () if device == "cpu" else ("--device", device)
 
     def run(self, *words: str) -> None:
@@ -131,9 +137,8 @@ class ShapedFabric:
         return measured
 
     def _completed(self, *argv: str) -> Completed:
-        spec = self._bed.spec
-        ranks = spec.hosts * spec.lanes
-        done = self._bed.run(
+        bed, ranks = self._bed, self._bed.spec.ranks
+        done = bed.run(
             argv, ranks=ranks, launcher=self._launcher, timeout=self._limit, variables=variables()
         )
         if done.status:
@@ -155,30 +160,7 @@ def measured_path(stem: Path) -> Path:
 def _run(plan: Plan, stem: Path, steps: int, command: Sequence[str]) -> tuple[str, ...]:
     """Write the plan and return the words of the command that runs it."""
     plan_file.write(plan_path(stem), plan)
-    return (
-        *(*command, str(plan_path(stem))),
-        *("-o", str(measured_path(stem)), "--steps", str(steps)),
-    )
-
-
-@contextmanager
-def fabric(name: str, shape: FabricShape) -> Iterator[ValidationFabric]:
-    """Yield the fabric of this name; remove its testbed at the end."""
-    if name == SHARED:
-        yield SharedMemoryFabric(shape)
-    elif name == GPU:
-        yield SharedMemoryFabric(shape, "cuda")
-    else:
-        with Testbed.up(shape.hosts, shape.lanes, RATES[name]) as bed:
-            yield ShapedFabric(bed)
-
-
-def checked(name: str, shape: FabricShape) -> None:
-    """Reject a fabric that this machine or this shape cannot have."""
-    if name == GPU:
-        gpus()
-    elif name not in ON_THIS:
-        Spec.of(shape.hosts, shape.lanes, RATES[name])
+    return *command, str(plan_path(stem)), "-o", str(measured_path(stem)), "--steps", str(steps)
 
 
 def launcher() -> Launcher:

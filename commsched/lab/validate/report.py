@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from commsched.exchange.registry import find_method
 from commsched.lab.validate.cells import PLANNED, TRAIN, draw
 from commsched.lab.validate.fabrics import GPU
 from commsched.lab.validate.table import DecisionRow, FailedRow, Pair, Row, ValidationRow
+from commsched.text_table import in_markdown
 from commsched.units import count
 
 
@@ -245,14 +246,14 @@ def left_out(rows: Sequence[Row], seed: int = 0) -> str:
 
 def markdown(rows: Sequence[Row], seed: int = 0) -> str:
     """Return the whole report as Markdown."""
-    lines = [_row(HEADER), _row(["---"] * len(HEADER))]
-    lines += [_row(summary_cells(s)) for s in summaries(measured(rows))]
-    lines += ["", _row(("bar", "")), _row(("---", "---"))]
-    lines += [_row((str(bar), "met" if bar.met else "**MISSED**")) for bar in bars(rows)]
+    lines = in_markdown(HEADER, map(summary_cells, summaries(measured(rows))))
+    lines += [
+        "",
+        *in_markdown(("bar", ""), ((b, "met" if b.met else "**MISSED**") for b in bars(rows))),
+    ]
     decided = [row for row in rows if isinstance(row, DecisionRow)]
     if decided:
-        lines += ["", _row(DECIDED), _row(["---"] * len(DECIDED))]
-        lines += [_row(decision_cells(row)) for row in decided]
+        lines += ["", *in_markdown(DECIDED, map(decision_cells, decided))]
     return "\n".join([*lines, "", *left_out(rows, seed).split("\n"), ""])
 
 
@@ -270,10 +271,6 @@ def decision_cells(row: DecisionRow) -> tuple[str, ...]:
         f"{row.tau:.2f}",
         "right" if row.right else "wrong",
     )
-
-
-def _row(cells: Iterable[Any]) -> str:
-    return f"| {' | '.join(map(str, cells))} |"
 
 
 def draw_figure(rows: Sequence[ValidationRow], path: Path) -> None:

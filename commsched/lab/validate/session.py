@@ -11,7 +11,7 @@ from commsched.errors import CommschedError
 from commsched.lab.validate import cells
 from commsched.lab.validate.cells import BATCH, TRAIN, ValidationCell
 from commsched.lab.validate.disturbance import Calm
-from commsched.lab.validate.fabrics import RUN, Bed, ValidationFabric, fabric, measured_path
+from commsched.lab.validate.fabrics import RUN, Bed, ValidationFabric, measured_path
 from commsched.machine import file as machine_file
 from commsched.machine.model import Machine
 from commsched.net import file as net_file
@@ -101,7 +101,7 @@ def bed_session(
 ) -> Iterator[BedSession]:
     """Start a bed whose files are in a folder of its name, and stop it at the end."""
     files.make_folder(folder / bed)
-    with fabric(*Bed.of(bed)) as running:
+    with Bed.of(bed).running() as running:
         yield BedSession(
             bed=bed, fabric=running, folder=folder / bed, seconds=seconds, say=say, calm=calm
         )

@@ -41,8 +41,8 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def ranks(self) -> int:
         """Return the number of ranks."""
-        hosts, _, rest = self.bed.partition("x")
-        return int(hosts) * int(rest.partition("-")[0])
+        hosts, lanes = self.bed.partition("-")[0].split("x")
+        return int(hosts) * int(lanes)
 
     @property
     def group(self) -> str:

@@ -11,8 +11,9 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched import __version__
+from commsched.arrays import Array
 from commsched.errors import Agreed, CommschedError
-from commsched.machine.model import Machine
+from commsched.machine.model import Group, Machine
 from commsched.plan.model import Plan
 from commsched.run.job import lifeline, segments
 from commsched.run.job.launcher import alone, stay_in_job
@@ -51,8 +52,7 @@ def check_alike(settings: Mapping[str, str], comm: MPI.Intracomm, advice: str) -
     """Refuse ranks with different settings, and tell which rank differs in what."""
     own = msgspec.json.encode(dict(settings))
     mine = np.frombuffer(hashlib.sha256(own).digest(), np.uint8)
-    digests = np.empty((comm.size, len(mine)), np.uint8)
-    comm.Allgather(mine, digests)
+    digests = gather_array(mine, comm)
     if (digests != mine).any():
         texts = [msgspec.json.decode(text, type=dict[str, str]) for text in _texts(own, comm)]
         raise Agreed(f"{_difference(texts, gather_text(socket.gethostname(), comm))}; {advice}")
@@ -111,8 +111,7 @@ def gather_text(text: str, comm: MPI.Intracomm) -> list[str]:
 
 def _texts(text: bytes, comm: MPI.Intracomm) -> list[bytes]:
     mine = np.frombuffer(text, np.uint8)
-    lengths = np.empty(comm.size, np.int64)
-    comm.Allgather(np.array([len(mine)], np.int64), lengths)
+    lengths = gather_array(np.array(len(mine)), comm)
     everything = np.empty(int(lengths.sum()), np.uint8)
     comm.Allgatherv(mine, [everything, lengths.tolist()])
     ends = np.cumsum(lengths)
@@ -148,6 +147,13 @@ def placement(machine: Machine, comm: MPI.Intracomm) -> tuple[list[str], list[st
     return hosts, differences(machine, hosts)
 
 
+def group_of(comm: MPI.Intracomm) -> Group:
+    """Return all ranks on their hosts, whose numbers are in the order of the ranks."""
+    hosts = gather_text(socket.gethostname(), comm)
+    names = list(dict.fromkeys(hosts))
+    return Group(ranks=tuple(range(comm.size)), nodes=tuple(map(names.index, hosts)))
+
+
 def bring(text: bytes, comm: MPI.Intracomm) -> list[bytes]:
     """Return every rank's bytes on rank 0, nothing elsewhere."""
     lengths = [int(length) for length in gather_numbers(len(text), comm)]
@@ -161,9 +167,15 @@ def bring(text: bytes, comm: MPI.Intracomm) -> list[bytes]:
 
 def gather_numbers(value: float, comm: MPI.Intracomm) -> list[float]:
     """Return every rank's number, on every rank."""
-    found = np.empty(comm.size)
-    comm.Allgather(np.array([value], np.float64), found)
-    return [float(x) for x in found]
+    found: list[float] = gather_array(np.array(value, np.float64), comm).tolist()
+    return found
+
+
+def gather_array(values: Array, comm: MPI.Intracomm) -> Array:
+    """Return every rank's array, all of one shape and type, on every rank: (ranks, ...)."""
+    found = np.empty((comm.size, *values.shape), values.dtype)
+    comm.Allgather(values, found)
+    return found
 
 
 def largest(value: float, comm: MPI.Intracomm) -> float:

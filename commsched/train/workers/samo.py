@@ -9,9 +9,8 @@ import numpy as np
 from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.kernels import pruned, random
-from commsched.kernels.adam_constants import AdamConstants
 from commsched.kernels.modules import on_host
-from commsched.kernels.pruned import Pruned
+from commsched.kernels.pruned import AdamConstants, Pruned
 from commsched.plan.model import Plan
 from commsched.program.registry import STRATEGIES
 from commsched.run.engine.messages import Mail
