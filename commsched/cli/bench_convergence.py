@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commsched.cli.bench_options import JSON, quick
 from commsched.cli.options import Flag, ListOption, Option
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
@@ -46,6 +47,8 @@ OPTIONS = (
     Option("--hosts", "N", "hosts of the testbed", int, 2),
     Option("--rate", None, "rate of the testbed's ports", default="200mbit"),
     Option("--jitter", None, "jitter of compute on the testbed", SPREAD, 0.1),
+    quick("four cases, one fold, two seeds"),
+    JSON,
 )
 
 

@@ -5,13 +5,13 @@ import importlib
 import os
 import pkgutil
 import sys
-from collections.abc import Iterator, Sequence
-from types import ModuleType
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import commsched
 from commsched import plug_ins
 from commsched.cli import commands
+from commsched.cli.options import COMMANDS, Commands
 from commsched.cli.same_file import check_output
 from commsched.errors import Agreed, CommschedError, install
 from commsched.nearest import nearest
@@ -151,22 +151,19 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument(
         "--plugin", metavar="FILE", help="Python file that registers collectives, codecs, ..."
     )
-    parsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
-    for module in _modules(arguments[0] if arguments else ""):
-        module.add(parsers)
+    parsers: Commands = parser.add_subparsers(
+        required=True, metavar="COMMAND", parser_class=_Parser
+    )
+    known = [module.name for module in pkgutil.iter_modules(commands.__path__)]
+    for name in {*arguments[:1]}.intersection(known) or known:
+        importlib.import_module(f"{commands.__name__}.{name}")
+        COMMANDS[name](parsers)
     return parser
 
 
 def whole_parser() -> argparse.ArgumentParser:
     """Declare all commands."""
     return _parser([])
-
-
-def _modules(wanted: str) -> Iterator[ModuleType]:
-    """Import the module of the command `wanted`, or of all commands if there is no such command."""
-    names = [m.name for m in pkgutil.iter_modules(commands.__path__)]
-    for name in [wanted] if wanted in names else names:
-        yield importlib.import_module(f"{commands.__name__}.{name}")
 
 
 def _report(error: CommschedError) -> int:

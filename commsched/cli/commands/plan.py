@@ -14,11 +14,10 @@ from commsched.cli.arguments import pairs
 from commsched.cli.options import (
     COMPUTE,
     PARAM,
-    Commands,
     Flag,
     ListOption,
     Option,
-    add_command,
+    command,
     json_file,
 )
 from commsched.cli.plan_facts import facts, summary
@@ -66,8 +65,7 @@ EXAMPLE = """example:
   commsched plan bert-base --machine localhost --lanes 2 --scale 0.1 --allow fp16 -o plan.json
   commsched plan gpt3-1.3b --machine summit --ranks 96 --strategy auto -o plan.json
 """
-
-
+HELP = "decide how a net's gradients are exchanged on a machine"
 OPTIONS = (
     Option("net", "NET", "shipped net, or net file"),
     *machine.OPTIONS,
@@ -152,12 +150,6 @@ OPTIONS = (
     Flag("--explain", "print the reason of every launch"),
     Flag("--json", "print a summary of the plan as JSON"),
 )
-
-
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "decide how a net's gradients are exchanged on a machine"
-    add_command(commands, "plan", plan, text, OPTIONS, EXAMPLE)
 
 
 def request(args: argparse.Namespace) -> Request:
@@ -260,6 +252,7 @@ def _planned(
     return chosen, Planned(chosen.winner.plan, chosen.stopped)
 
 
+@command(HELP, OPTIONS, EXAMPLE)
 def plan(args: argparse.Namespace) -> None:
     """Plan, write, report; after Ctrl-C or the time limit the best plan so far."""
     spare = Spare(args.time_limit)

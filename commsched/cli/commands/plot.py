@@ -7,7 +7,7 @@ from typing import Any
 
 from commsched import files
 from commsched.cli import study_picture
-from commsched.cli.options import Commands, Flag, Option, add_command, output_file
+from commsched.cli.options import Flag, Option, command, output_file
 from commsched.errors import CommschedError
 from commsched.progress import working
 from commsched.quantities import INCHES, POINTS
@@ -42,7 +42,7 @@ TAKEN = {  # what is drawn -> its options
     TABLE: (*study_picture.NAMES, *LOOKS),
     LOGS: ("x", *LOOKS),
 }
-
+HELP = "draw a timeline as PNG, SVG, PDF or interactive page"
 OPTIONS = (
     Option(
         "predicted",
@@ -66,12 +66,7 @@ OPTIONS = (
 )
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "draw a timeline as PNG, SVG, PDF or interactive page"
-    add_command(commands, "plot", plot, text, OPTIONS, EXAMPLE)
-
-
+@command(HELP, OPTIONS, EXAMPLE)
 def plot(args: argparse.Namespace) -> None:
     """Draw the picture."""
     points = None if args.font_size is None else args.font_size * 72

@@ -11,7 +11,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commsched.cli.options import Commands, Flag, ListOption, Option, add_actions, add_command
+from commsched.cli.options import (
+    COMMANDS,
+    Commands,
+    Flag,
+    ListOption,
+    Option,
+    add_actions,
+    add_command,
+    add_options,
+)
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 from commsched.quantities import BYTES, SECONDS
@@ -72,6 +81,9 @@ def add(commands: Commands) -> None:
     job.description = "With --hosts, --lanes or --rate: on a new testbed, removed after the job."
     add_command(actions, "down", down, "remove the hosts and end all their processes", DOWN)
     add_command(actions, "status", status, "list the hosts and the traffic of their ports", STATUS)
+
+
+COMMANDS["testbed"] = add
 
 
 def up(args: argparse.Namespace) -> None:
@@ -230,12 +242,12 @@ def _counts(words: Sequence[str]) -> Iterator[int]:
 
 def _job(words: Sequence[str]) -> argparse.Namespace | None:
     """Return the arguments of the `commsched run` among mpiexec's words, or None."""
-    from commsched.cli.commands import run as command
+    from commsched.cli.commands.run import OPTIONS
 
     for at, word in enumerate(words[:-1]):
         if Path(word).name == "commsched" and words[at + 1] == "run":
             parser = argparse.ArgumentParser(exit_on_error=False)
-            command.add(parser.add_subparsers())
+            add_options(parser.add_subparsers().add_parser("run"), OPTIONS)
             try:
                 with redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # the job says it
                     return parser.parse_args(_without_plug_ins(words[at + 1 :]))

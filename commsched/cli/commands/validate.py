@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commsched import files
-from commsched.cli.options import Commands, Flag, ListOption, Option, add_command
+from commsched.cli.options import Flag, ListOption, Option, command
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 from commsched.quantities import PATIENCE, PERCENT, POSITIVE, SECONDS
@@ -37,7 +37,7 @@ has measured. Exits with status 1 if a cell fails or a bar is missed; with --fai
 fails or its error exceeds that.
 """
 CELL, DECISION = 6.0, 90.0  # s, as long as none has ended
-
+HELP = "predict and run nets on several beds, and report the prediction errors"
 OPTIONS = (
     Option("-o --output", "FOLDER", "folder of all results", Path, Path("validation")),
     Flag("--quick", "a subset drawn over all that cells differ in: 10 to 25 minutes"),
@@ -56,12 +56,7 @@ OPTIONS = (
 )
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "predict and run nets on several beds, and report the prediction errors"
-    add_command(commands, "validate", validate, text, OPTIONS, EXAMPLE)
-
-
+@command(HELP, OPTIONS, EXAMPLE)
 def validate(args: argparse.Namespace) -> int:
     """Run the missing cells, print the table, draw the figure."""
     from commsched.lab.validate.main import validate as validated
