@@ -10,7 +10,6 @@ from typing import Any
 
 from commsched.cli import choice, machine, reasons, size
 from commsched.cli import method_schedule as schedule
-from commsched.cli.arguments import pairs
 from commsched.cli.options import (
     COMPUTE,
     PARAM,
@@ -19,6 +18,7 @@ from commsched.cli.options import (
     Option,
     command,
     json_file,
+    pairs,
 )
 from commsched.cli.plan_facts import facts, summary
 from commsched.cli.signals import Spare, one_interrupt, time_limit

@@ -302,7 +302,7 @@ def _check_sweep(args: argparse.Namespace) -> None:
 
 def _planned(args: argparse.Namespace, net: "Net", ranks: int) -> "Plan":
     """Plan for the net as measured on this machine."""
-    from commsched.cli.arguments import pairs
+    from commsched.cli.options import pairs
     from commsched.machine import file as machine_file
     from commsched.machine.change import changed
     from commsched.machine.model import resized
@@ -342,7 +342,7 @@ def _thetas(args: argparse.Namespace) -> dict[int, str]:
 
 def _params(args: argparse.Namespace) -> "dict[str, Param]":
     """Return the strategy's parameters, with the optimiser if it is one of them."""
-    from commsched.cli.arguments import pairs
+    from commsched.cli.options import pairs
     from commsched.program.registry import STRATEGIES
 
     found: dict[str, Param] = dict(pairs(args.param, "--param"))
