@@ -265,23 +265,21 @@ class Net:
                 f"a net has at most 2^53 elements; a scale of {scale:g} makes more of {self.numel}"
             )
         work = scale * stretch
-        return replace(
-            self,
-            layers=tuple(layer.scaled(scale, work) for layer in self.layers),
-            optimizer=None if self.optimizer is None else self.optimizer * work,
-            apply=None if self.apply is None else self.apply * work,
-            data=self.data * work,
+        layers = tuple(layer.scaled(scale, work) for layer in self.layers)
+        return self.updated(work, layers=layers, data=self.data * work)
+
+    def updated(self, factor: float, **changes: Any) -> "Net":
+        """Return the net with other fields, and the measured seconds of its update multiplied."""
+        optimizer, apply = (
+            None if seconds is None else seconds * factor
+            for seconds in (self.optimizer, self.apply)
         )
+        return replace(self, optimizer=optimizer, apply=apply, **changes)
 
     def part(self, layers: Iterable[Layer], **degree: Any) -> "Net":
         """Return the part with these layers, whose update takes its share of the measured one."""
         found = replace(self, layers=tuple(layers), **degree)
-        share = found.numel / max(self.numel, 1)
-        return replace(
-            found,
-            optimizer=None if self.optimizer is None else self.optimizer * share,
-            apply=None if self.apply is None else self.apply * share,
-        )
+        return found.updated(found.numel / max(self.numel, 1))
 
     def with_density(self, density: float) -> "Net":
         """Give every gradient a share of non-zeros; those that were dense spread them evenly."""

@@ -126,7 +126,7 @@ def status(args: argparse.Namespace) -> None:
         if not args.json:
             what = str(spec) if spec else "is not whole; take it down"
             print(f"testbed {name}: {what}{', in use' if used else ''}")
-            print("".join(_table(rows)), end="")
+            print(_table(rows), end="")
     if args.json:
         print(json.dumps(found, indent=1))
     elif not found:
@@ -188,7 +188,7 @@ def _judge(
     from commsched import files
 
     rows = _rows(bed.spec, done.counters, expected)
-    print(f"testbed {bed.name}: {bed.spec}\n{''.join(_table(rows))}", end="", file=sys.stderr)
+    print(f"testbed {bed.name}: {bed.spec}\n{_table(rows)}", end="", file=sys.stderr)
     if report is not None:
         files.write(report, {"status": done.status, "seconds": done.seconds, "hosts": rows})
     if done.status:
@@ -300,13 +300,13 @@ def _rows(
     return rows
 
 
-def _table(rows: Sequence[dict[str, object]]) -> list[str]:
+def _table(rows: Sequence[dict[str, object]]) -> str:
     from commsched.lab.testbed.spec import rate_text
     from commsched.text_table import table
     from commsched.units import nbytes
 
     if not rows:
-        return []
+        return ""
     columns = ["data_sent", "expected_sent", "data_received", "expected_received"]
     columns = [c for c in columns if c in rows[0]]
     names = {"data_sent": "sent", "data_received": "received"}
@@ -320,4 +320,4 @@ def _table(rows: Sequence[dict[str, object]]) -> list[str]:
         )
         for row in rows
     ]
-    return [table(header, lines, range(1, len(header))), "\n"]
+    return table(header, lines, range(1, len(header))) + "\n"

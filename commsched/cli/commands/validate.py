@@ -135,16 +135,6 @@ def _product(args: argparse.Namespace, beds: Sequence[str]) -> "list[ValidationC
     return found
 
 
-def chosen(
-    option: str, given: Sequence[str] | None, known: Sequence[str], default: Sequence[str]
-) -> tuple[str, ...]:
-    """Return the names that the user gave, or the default, in the order of `known`."""
-    for name in given or ():
-        if name not in known:
-            raise CommschedError(f"{option} must be one of {', '.join(known)}, got {name!r}")
-    return tuple(name for name in known if name in (given or default))
-
-
 def possible(beds: Sequence[str]) -> tuple[str, ...]:
     """Leave out testbeds, with a message, if this machine cannot create them."""
     from commsched.lab.testbed.system import lacking
