@@ -45,21 +45,19 @@ def profile(args: argparse.Namespace) -> None:
     from commsched.net import file as net_file
     from commsched.net.compute import measured_on
     from commsched.text_table import table
-    from commsched.train.profile_job import ProfileRequest, profile_job
+    from commsched.train.profile_job import profile_job
     from commsched.units import nbytes, seconds
 
     net = profile_job(
-        ProfileRequest(
-            net=args.net,
-            batch=args.batch,
-            optimizer=args.optimizer,
-            half=args.precision == "fp16",
-            device=args.device,
-            timeout=args.timeout,
-            threads=threads(),
-            seconds=args.seconds,
-            check=lambda net: size.check(args, args.net, size.profile(net)),
-        )
+        args.net,
+        batch=args.batch,
+        optimizer=args.optimizer,
+        half=args.precision == "fp16",
+        device=args.device,
+        timeout=args.timeout,
+        threads=threads(),
+        seconds=args.seconds,
+        check=lambda net: size.check(args, args.net, size.profile(net)),
     )
     if net is None:
         return

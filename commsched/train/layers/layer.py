@@ -123,6 +123,12 @@ def alone(sums: Generator[Any, Array, Found]) -> Found:
             return cast(Found, end.value)
 
 
+def lent(layers: Sequence[TrainableLayer]) -> Iterator[tuple[str, str]]:
+    """Yield the names of layers that read a tensor of layers beyond these, and of that tensor."""
+    own = {name for layer in layers for name in layer.tensors}
+    return ((layer.name, name) for layer in layers for name in sorted(layer.borrowed - own))
+
+
 class LayerChain(TrainableLayer):
     """A sequence of layers as one layer."""
 

@@ -12,7 +12,7 @@ from commsched.program.model import Op
 from commsched.program.units import Unit, units
 from commsched.train.assignment import Assignment
 from commsched.train.forward_backward import Score
-from commsched.train.layers.layer import TrainableNet
+from commsched.train.layers.layer import TrainableNet, lent
 from commsched.train.neighbours import Neighbours, around
 from commsched.train.workers.learner import Learner, flat
 
@@ -125,11 +125,8 @@ class ShardedWorker(Learner):
 def _check_borrowed(net: TrainableNet, found: tuple[Unit, ...]) -> None:
     """Refuse a unit that reads a tensor which another unit has gathered, and may have dropped."""
     for unit in found:
-        layers = net.layers[unit.start : unit.stop]
-        own = {name for layer in layers for name in layer.tensors}
-        for layer in layers:
-            for name in sorted(layer.borrowed - own):
-                raise CommschedError(
-                    f"net {net.name!r}: layer {layer.name!r} reads tensor {name!r} of another unit,"
-                    " which strategy 'zero3' drops after that unit; nearest: --strategy zero2"
-                )
+        for layer, name in lent(net.layers[unit.start : unit.stop]):
+            raise CommschedError(
+                f"net {net.name!r}: layer {layer!r} reads tensor {name!r} of another unit,"
+                " which strategy 'zero3' drops after that unit; nearest: --strategy zero2"
+            )

@@ -31,6 +31,7 @@ from commsched.train.layers.layer import (
     TrainableNet,
     alone,
     as_float16,
+    lent,
 )
 from commsched.train.neighbours import Neighbours
 from commsched.train.optimizers import LossScale
@@ -258,13 +259,11 @@ def evaluated(
 
 def _check_borrowed(net: TrainableNet, layers: Sequence[TrainableLayer]) -> None:
     """Refuse a cut between layers that share a tensor."""
-    own = {name for layer in layers for name in layer.tensors}
-    for layer in layers:
-        for name in sorted(layer.borrowed - own):
-            raise CommschedError(
-                f"net {net.name!r}: layer {layer.name!r} reads tensor {name!r} of another stage;"
-                " nearest: stages=1, or a net that shares none"
-            )
+    for layer, name in lent(layers):
+        raise CommschedError(
+            f"net {net.name!r}: layer {layer!r} reads tensor {name!r} of another stage;"
+            " nearest: stages=1, or a net that shares none"
+        )
 
 
 def _check_tokens(sample: tuple[int, ...], ranks: int) -> None:
