@@ -143,6 +143,11 @@ class _Printable(_Stream):
             self.write(line)
 
 
+def say(sentence: str) -> None:
+    """Report what work has come to on stderr, at once."""
+    print(sentence, file=sys.stderr, flush=True)
+
+
 def screen() -> TextIO:
     """Return stderr for what moves the cursor itself, such as a progress bar."""
     return cast(TextIO, sys.stderr.bare) if isinstance(sys.stderr, _Printable) else sys.stderr

@@ -13,7 +13,7 @@ from commsched.program.model import After
 from commsched.run.engine.device_queue import DeviceQueue
 from commsched.run.engine.recorder import Recorder
 from commsched.run.wire.device import HOST
-from commsched.run.wire.find_device import find_device
+from commsched.run.wire.placement import find_device
 from tests.support.jobs import Job
 from tests.support.late_device import Late
 from tests.support.rank_server import on_ranks

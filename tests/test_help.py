@@ -10,7 +10,7 @@ from pkgutil import iter_modules
 import pytest
 
 from commsched.cli import commands
-from commsched.cli.commands.bench import BENCHES, EXAMPLES
+from commsched.cli.commands.bench import BENCHES
 from commsched.cli.main import GROUPS, main
 from tests.support.pages import ROOT
 
@@ -45,7 +45,7 @@ def test_the_manual_page_is_what_the_parser_says(monkeypatch):
 def test_a_benchmark_has_help_of_its_own(name, capsys):
     assert f"    {name}" in help_of(capsys, "bench")
     own = help_of(capsys, "bench", name)
-    assert f"example:\n  {EXAMPLES[name]}\n" in own
+    assert f"example:\n  {BENCHES[name].example}\n" in own
     assert ("--codec" in own) == (name == "codecs")
     assert ("--timeout" in own) == (
         name in ("all-reduce", "buffers", "overlap", "runtime", "sparse", "torch-overhead")

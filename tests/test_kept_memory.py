@@ -9,7 +9,7 @@ import pytest
 COUNT = """
 import resource, sys
 import numpy as np
-from commsched.run.job.kept_memory import OWN, keep_freed_memory
+from commsched.run.job.process import OWN, keep_freed_memory
 
 asked = keep_freed_memory()
 def faults():

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched import shipped
-from commsched.cli.main import main
-from commsched.cli.same_file import check_output
+from commsched.cli.main import check_output, main
 from commsched.errors import CommschedError
 from commsched.machine import file
 from commsched.machine.build import Order, build

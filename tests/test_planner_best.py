@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from commsched import shipped
-from commsched.cli.arguments import pairs
+from commsched.cli.options import pairs
 from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method
 from commsched.lab.bench.optimum import MOST, instance, optimum, searched

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commsched.cli import stages
+from commsched.cli.plan_facts import stage_lines
 from commsched.errors import CommschedError
 from commsched.program.registry import STRATEGIES
 from tests.support import sampling
@@ -91,7 +91,7 @@ def test_layers_that_are_read_far_behind_are_kept_at_every_cut():
 @pytest.mark.parametrize("name", NAMES)
 def test_the_stages_are_shown_with_what_they_repeat_and_keep(name):
     made = staged(name, 2, layers=net(4), recompute=2, microbatches=2)
-    text = "\n".join(stages.lines(made))
+    text = "\n".join(stage_lines(made))
     assert "recompute 2" in text
     row = next(line for line in text.splitlines() if line.strip().startswith("1 "))
     assert "6 ms" in row  # backward 4 ms, and the forward of 2 ms again

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commsched.cli import stages
 from commsched.cli.main import main
+from commsched.cli.plan_facts import stage_lines
 from commsched.errors import CommschedError
 from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
@@ -158,10 +158,10 @@ def test_messages_of_unknown_size_are_warned_of_and_activations_too():
     silent = replace(layers, layers=tuple(replace(x, activation=0.0) for x in layers.layers))
     for told, known in ((layers, True), (silent, False)):
         made = staged("gpipe", 2, layers=told)
-        assert ("warning: messages carry nothing" in stages.lines(made)[-1]) != known
+        assert ("warning: messages carry nothing" in stage_lines(made)[-1]) != known
         assert ("activations unknown" in "\n".join(lines(report(simulate(made, 1))))) != known
     sized = staged("gpipe", 2, layers=silent, message_bytes=8)
-    assert "warning" not in stages.lines(sized)[-1]
+    assert "warning" not in stage_lines(sized)[-1]
 
 
 def test_replicas_or_stages_are_neighbours():

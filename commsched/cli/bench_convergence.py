@@ -2,17 +2,18 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commsched.cli.bench_options import JSON, quick
 from commsched.cli.options import Flag, ListOption, Option
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 from commsched.quantities import SECONDS, SPREAD
+from commsched.terminal import say
 from commsched.text_table import table
 from commsched.units import nbytes
 
@@ -45,6 +46,8 @@ OPTIONS = (
     Option("--hosts", "N", "hosts of the testbed", int, 2),
     Option("--rate", None, "rate of the testbed's ports", default="200mbit"),
     Option("--jitter", None, "jitter of compute on the testbed", SPREAD, 0.1),
+    quick("four cases, one fold, two seeds"),
+    JSON,
 )
 
 
@@ -72,7 +75,7 @@ def convergence(args: argparse.Namespace) -> None:
 
     def fail(sentence: str) -> None:
         failed.append(sentence)
-        _say(sentence)
+        say(sentence)
 
     if args.timed:
         _time(args, requests)
@@ -80,14 +83,14 @@ def convergence(args: argparse.Namespace) -> None:
         from commsched.lab.convergence.cosines import compare
 
         for wanted in requests:
-            compare(wanted, args.folder, _say)
+            compare(wanted, args.folder, say)
     elif not args.show:
         with workers.processes(args.jobs) if args.jobs != 1 else nullcontext() as beside:
             for wanted in requests:
                 if args.again:
-                    different += train_again(wanted, args.folder, _say, beside)
+                    different += train_again(wanted, args.folder, say, beside)
                 else:
-                    train(wanted, args.folder, _say, beside, fail)
+                    train(wanted, args.folder, say, beside, fail)
     found = {wanted.table: kept(wanted, args.folder) for wanted in requests}
     if not args.show:
         draw(list(found.values()), args.folder / "convergence.png")
@@ -140,16 +143,12 @@ def _time(args: argparse.Namespace, requests: "Sequence[ConvergenceRequest]") ->
             )
             for wanted in requests:
                 if wanted.lanes == lanes:
-                    timed(wanted, where, args.folder, _say)
+                    timed(wanted, where, args.folder, say)
 
 
 def _calibrate(fabric: "ValidationFabric", path: Path, name: str) -> None:
-    _say(f"calibrating {name} ({CALIBRATION:g} s)")
+    say(f"calibrating {name} ({CALIBRATION:g} s)")
     fabric.run("calibrate", "-o", str(path), "--seconds", str(CALIBRATION))
-
-
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
 
 
 HEADER = ("case", "runs", "loss", "right", "against dense", "wire bytes", "steps to its loss")

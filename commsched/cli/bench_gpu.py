@@ -2,13 +2,13 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commsched import files
 from commsched.cli.signals import end_well
+from commsched.terminal import say
 from commsched.text_table import table
 from commsched.units import nbytes, seconds
 
@@ -25,7 +25,7 @@ def codecs(args: argparse.Namespace) -> None:
     from commsched.lab.bench import gpu_report
 
     gpus()
-    rows = gpu_report.codec_rows(_options(args), _say)
+    rows = gpu_report.codec_rows(_options(args), say)
     found = {**gpu_report.versions(), "rows": rows}
     print(json.dumps(found, indent=1) if args.json else _table(gpu_report.versions(), rows))
 
@@ -119,7 +119,7 @@ def everything(folder: Path, args: argparse.Namespace) -> None:
 
     gpus()
     end_well()
-    found = measured(folder, _options(args), _say)
+    found = measured(folder, _options(args), say)
     draw(found, folder / "gpu.png")
     if args.json:
         print(json.dumps(found, indent=1))
@@ -129,7 +129,3 @@ def everything(folder: Path, args: argparse.Namespace) -> None:
         print(messages(message))
     print("\n".join(lines(found)))
     print(f"written to {folder}/gpu.json and gpu.png")
-
-
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)

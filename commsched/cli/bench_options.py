@@ -2,16 +2,17 @@
 
 from pathlib import Path
 
-from commsched.cli import bench_convergence as convergence
 from commsched.cli import size
 from commsched.cli.machine import SET
-from commsched.cli.options import TIMEOUT, Flag, ListOption, Option, Table
+from commsched.cli.options import TIMEOUT, Flag, ListOption, Option
 from commsched.quantities import DENSITY
 
 JSON = Flag("--json", "print the results as JSON")
 DEVICE = Option("--device", "D", "cpu or cuda", default="cpu")
 FOLDER = Option("-o --output", "FOLDER", "folder of results and finished cells", Path)
-REPORT = Option("-o --output", "FILE", "JSON file to write", Path)
+ON_RANKS = (JSON, TIMEOUT)
+ON_DEVICES = (*ON_RANKS, DEVICE)
+BUFFERS = (*ON_DEVICES, Option("-o --output", "FILE", "JSON file to write", Path))
 
 
 def quick(what: str) -> Flag:
@@ -23,7 +24,14 @@ CODING = (
     Option("--numel", "N", "float32 elements; default: 8388608, 16777216; cuda: 67108864", int),
     Option("--repeats", "N", "number of measured repeats; default: 10", int),
 )
-CODECS = (ListOption("--codec", "NAME", "codec, or all; default: codecs with a required rate"),)
+CODECS = (
+    ListOption("--codec", "NAME", "codec, or all; default: codecs with a required rate"),
+    *CODING,
+    DEVICE,
+    JSON,
+    size.FORCE_SIZE,
+)
+GPU = (*CODING, FOLDER, quick("one net, shorter calibrations"), JSON)
 SPARSE = (
     ListOption("--density", "D", "share of non-zeros of a rank; default: 0.1%% to 20%%", DENSITY),
     ListOption("--method", "NAME", "method; default: the best ones"),
@@ -32,6 +40,9 @@ SPARSE = (
         "KIND",
         "uniform, zipf or text (rows of tables), top (of a net's gradient); default: uniform",
     ),
+    *CODING,
+    *ON_RANKS,
+    size.FORCE_SIZE,
 )
 PLANNER = (
     ListOption(
@@ -44,6 +55,7 @@ PLANNER = (
     ListOption("--net", "NAME", "net of part quality; default: all shipped nets"),
     ListOption("--machine", "NAME", "machine of part quality; default: all shipped machines"),
     SET,
+    JSON,
 )
 RUNTIME = (
     ListOption(
@@ -52,6 +64,7 @@ RUNTIME = (
         "default: all",
         choices=("latency", "small", "hidden", "beside"),
     ),
+    *ON_RANKS,
 )
 PEERS = (
     ListOption("--model", "NAME", "resnet18, gpt, lstm or dlrm; default: all"),
@@ -62,26 +75,13 @@ PEERS = (
         choices=("2x200mbit", "2x1gbit", "4x200mbit", "4x1gbit"),
     ),
     Option("--training-seeds", "N", "trainings of each model, for losses", int, 1),
+    FOLDER,
+    quick("three rounds of two steps, a shorter calibration"),
+    JSON,
 )
 SIMULATORS = (
     Option("--astra-sim", "FILE", "AstraSim_Analytical_Congestion_Unaware that you built", Path),
     Option("--loggopsim", "FILE", "LogGOPSim that you built, with txt2bin beside it", Path),
+    JSON,
 )
-
-ON_RANKS = (JSON, TIMEOUT)
-TABLES: dict[str, Table] = {
-    "all-reduce": (*ON_RANKS, DEVICE),
-    "buffers": (*ON_RANKS, DEVICE, REPORT),
-    "codecs": (*CODECS, *CODING, DEVICE, JSON, size.FORCE_SIZE),
-    "convergence": (*convergence.OPTIONS, quick("four cases, one fold, two seeds"), JSON),
-    "gpu": (*CODING, FOLDER, quick("one net, shorter calibrations"), JSON),
-    "overlap": (*ON_RANKS, DEVICE),
-    "planner": (*PLANNER, JSON),
-    "runtime": (*RUNTIME, *ON_RANKS),
-    "simulator": (JSON,),
-    "simulators": (*SIMULATORS, JSON),
-    "sparse": (*SPARSE, *CODING, *ON_RANKS, size.FORCE_SIZE),
-    "torch-overhead": ON_RANKS,
-    "torch": (*PEERS, FOLDER, quick("three rounds of two steps, a shorter calibration"), JSON),
-}
 ALONE = (DEVICE, FOLDER, quick("gpu: one net, shorter calibrations"), JSON, TIMEOUT)

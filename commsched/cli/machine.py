@@ -26,8 +26,7 @@ def load(args: argparse.Namespace) -> "Machine":
     """Read the machine that the options describe."""
     from commsched.machine import file
     from commsched.machine.change import changed
-    from commsched.machine.model import resized
-    from commsched.machine.ranks import of_ranks
+    from commsched.machine.model import of_ranks, resized
 
     machine = changed(file.load(args.machine), args.set)
     if args.nodes is not None or args.lanes is not None:

@@ -5,19 +5,22 @@ import importlib
 import os
 import pkgutil
 import sys
-from collections.abc import Iterator, Sequence
-from types import ModuleType
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import commsched
 from commsched import plug_ins
 from commsched.cli import commands
-from commsched.cli.same_file import check_output
+from commsched.cli.options import COMMANDS, Commands
 from commsched.errors import Agreed, CommschedError, install
 from commsched.nearest import nearest
 from commsched.terminal import OutputLostError, printable_streams
 
 EXTRAS = {"mpi4py": "mpi", "cupy": "cuda"}  # optional package -> the extra that installs it
+
+OUTPUTS = {"output": "-o", "log": "--log", "figure": "--figure"}  # where results go
+NO_INPUT = ("line", *OUTPUTS)  # the words as they were typed, and results
 
 GROUPS = {  # of the list of commands; others follow under More
     "Start": ("demo", "doctor", "list", "explain", "models", "completion"),
@@ -151,22 +154,19 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument(
         "--plugin", metavar="FILE", help="Python file that registers collectives, codecs, ..."
     )
-    parsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
-    for module in _modules(arguments[0] if arguments else ""):
-        module.add(parsers)
+    parsers: Commands = parser.add_subparsers(
+        required=True, metavar="COMMAND", parser_class=_Parser
+    )
+    known = [module.name for module in pkgutil.iter_modules(commands.__path__)]
+    for name in {*arguments[:1]}.intersection(known) or known:
+        importlib.import_module(f"{commands.__name__}.{name}")
+        COMMANDS[name](parsers)
     return parser
 
 
 def whole_parser() -> argparse.ArgumentParser:
     """Declare all commands."""
     return _parser([])
-
-
-def _modules(wanted: str) -> Iterator[ModuleType]:
-    """Import the module of the command `wanted`, or of all commands if there is no such command."""
-    names = [m.name for m in pkgutil.iter_modules(commands.__path__)]
-    for name in [wanted] if wanted in names else names:
-        yield importlib.import_module(f"{commands.__name__}.{name}")
 
 
 def _report(error: CommschedError) -> int:
@@ -204,3 +204,39 @@ def _fail(error: Exception) -> None:
     from commsched.run.job.launcher import environment_rank
 
     fail(error, environment_rank() or 0)
+
+
+def check_output(parsed: argparse.Namespace, in_place: Collection[str] = ()) -> None:
+    """Refuse an output that is a file among the inputs, or another output, under whatever name.
+
+    No command writes a result over a file that it reads, or over another result.
+    in_place: names of options whose file the command may change.
+    """
+    before: dict[str, str | Path] = {}
+    for name, flag in OUTPUTS.items():
+        path = getattr(parsed, name, None)
+        if not isinstance(path, str | Path) or (os.path.exists(path) and not os.path.isfile(path)):
+            continue
+        for other in _paths(parsed, {*NO_INPUT, *in_place}):
+            if os.path.isfile(path) and _same(path, other):
+                raise CommschedError(f"{path}: is read by this command; give {flag} another file")
+        for first, other in before.items():
+            if _same(path, other):
+                raise CommschedError(f"{path}: is written by {first}; give {flag} another file")
+        before[flag] = path
+
+
+def _same(one: str | Path, other: str | Path) -> bool:
+    """Tell whether two paths are of the same file, which may not exist yet."""
+    if os.path.isfile(one) and os.path.isfile(other):
+        return os.path.samefile(one, other)
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _paths(parsed: argparse.Namespace, but: Collection[str]) -> Iterator[str | Path]:
+    """Yield all values that may be paths, also those of NAME=PATH."""
+    for name, value in vars(parsed).items():
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if name not in but and isinstance(one, str | Path) and "\0" not in str(one):
+                yield one
+                yield str(one).partition("=")[2]

@@ -39,7 +39,7 @@ def added(
     made: "Plan", args: argparse.Namespace, computed: "Mapping[int, str] | None" = None
 ) -> "Plan":
     """Return the plan with the method changes and broadcasts of the options, or computed ones."""
-    from commsched.cli.arguments import pairs
+    from commsched.cli.options import pairs
     from commsched.planner.method_schedule import begun, scheduled
 
     def steps(given: list[str], option: str, form: str) -> "Mapping[int, str]":

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from commsched.errors import CommschedError
 from commsched.files import check_writable
@@ -12,6 +12,8 @@ from commsched.quantities import SECONDS
 from commsched.quantity import NUMBER, Quantity
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Run = TypeVar("Run", bound=Callable[[argparse.Namespace], int | None])
+COMMANDS: dict[str, Callable[[Commands], object]] = {}  # name -> what declares it, once imported
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,19 @@ class ListOption:
             action="append",
             choices=self.choices,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Options under a title of their own, or without a title options of which one may be given."""
+
+    options: Sequence[Flag | Option | ListOption]
+    title: str = ""
+
+    def declare(self, parser: argparse._ActionsContainer) -> None:
+        """Add the options to a parser."""
+        titled = self.title and parser.add_argument_group(self.title)
+        add_options(titled or parser.add_mutually_exclusive_group(), self.options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +166,7 @@ def output_file(text: str) -> Path:
     return path
 
 
-Table: TypeAlias = Sequence[Flag | Option | ListOption]
+Table: TypeAlias = Sequence[Flag | Option | ListOption | Group]
 
 DEVICE = Option("--device", "D", "cpu or cuda", default="cpu")
 TIMEOUT = Option("--timeout", "TIME", "end the job after this time without progress", SECONDS, 60.0)
@@ -170,6 +185,19 @@ def add_options(parser: argparse._ActionsContainer, table: Table) -> None:
     """Declare all options of a table."""
     for option in table:
         option.declare(parser)
+
+
+def command(
+    help: str, table: Table = (), epilog: str = "", ranks: bool = False
+) -> Callable[[Run], Run]:
+    """Declare a function as the command of its name; see `add_command`."""
+
+    def declared(run: Run) -> Run:
+        name = run.__name__.rstrip("_")
+        COMMANDS[name] = lambda to: add_command(to, name, run, help, table, epilog, ranks)
+        return run
+
+    return declared
 
 
 def add_command(
@@ -205,3 +233,18 @@ def _parser(commands: Commands, name: str, help: str, epilog: str) -> argparse.A
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def pairs(words: list[str], flag: str, form: str = "NAME=VALUE") -> dict[str, str]:
+    """Split words of the form KEY=VALUE; `form` names the two in errors."""
+    found: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not (key and equals and value):
+            raise CommschedError(f"{flag} {word}: expected {form}")
+        if key in found:
+            raise CommschedError(
+                f"{flag} {word}: {key!r} was given before, as {found[key]!r}; once is allowed"
+            )
+        found[key] = value
+    return found

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from commsched.cli import reasons, stages
+from commsched.cli import reasons
 from commsched.machine.library import library_of
 from commsched.machine.model import Machine
 from commsched.machine.ports import network, network_data
@@ -13,9 +13,15 @@ from commsched.planner.auto.learning import Cost
 from commsched.planner.auto.rows import learning
 from commsched.planner.limits.memory import needed
 from commsched.planner.reasons import verdict
+from commsched.program.recompute import kept, repeated
 from commsched.program.registry import STRATEGIES
+from commsched.program.stages import PipelineStrategy, grid
 from commsched.simulate import native
-from commsched.units import nbytes
+from commsched.text_table import table
+from commsched.units import nbytes, seconds
+
+HEADER = ("stage", "ranks", "layers", "from", "to", "forward", "backward", "head", "sends", "keeps")
+RIGHT = {0, 2, 5, 6, 7, 8, 9}
 
 
 def facts(made: Plan, every: bool = True) -> list[str]:
@@ -28,7 +34,7 @@ def facts(made: Plan, every: bool = True) -> list[str]:
         *origin(made.net),
         native.sentence(made),
         "" if cost.lost == 0 else f"cost in learning: {cost}",
-        *stages.lines(made, every=every),
+        *stage_lines(made, every),
     ]
     return [line for line in lines if line]
 
@@ -96,3 +102,42 @@ def summary(made: Plan) -> dict[str, Any]:
             for launch in made.launches
         ],
     }
+
+
+def stage_lines(plan: Plan, every: bool = True) -> list[str]:
+    """Describe a pipeline plan, with a table of its stages if `every`; [] for other strategies.
+
+    Times and bytes are those of one microbatch.
+    """
+    strategy = STRATEGIES[plan.strategy]
+    if not isinstance(strategy, PipelineStrategy):
+        return []
+    settings = strategy.settings(plan)
+    rows = []
+    stages = grid(plan, settings)
+    for stage in stages:
+        ranks = ", ".join(map(str, stage.ranks[:4])) + (", ..." if len(stage.ranks) > 4 else "")
+        rows.append(
+            (
+                str(stage.number),
+                ranks,
+                str(len(stage.layers)),
+                stage.layers[0].name,
+                stage.layers[-1].name,
+                seconds(stage.forward),
+                seconds(stage.backward + repeated(stage, settings)),
+                seconds(stage.head) if stage.head else "-",
+                "-" if stage.last else nbytes(float(stage.output)),
+                nbytes(kept(plan.net, stages, stage.number, settings).each),
+            )
+        )
+    given = ", ".join(f"{key} {value}" for key, value in settings.items())
+    memory = strategy.memory(plan)
+    parts = ", ".join(f"{name} {nbytes(size)}" for name, size in memory._asdict().items())
+    shown = [table(HEADER, rows, RIGHT)] if every else []
+    silent = (
+        f"warning: messages carry nothing, as net {plan.net.name!r} does not say how many bytes"
+        " its layers give; set message_bytes"
+    )
+    warned = [silent] if any(not (s.last or s.output) for s in stages) else []
+    return [given, *shown, f"memory per rank: {nbytes(memory.total)} ({parts})", *warned]

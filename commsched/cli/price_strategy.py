@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from itertools import product
 
-from commsched.cli.arguments import pairs
+from commsched.cli.options import pairs
 from commsched.machine.model import Machine
 from commsched.plan.model import Param
 from commsched.planner.price_strategy import StrategyPrice, price_strategy

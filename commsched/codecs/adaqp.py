@@ -11,7 +11,6 @@ from commsched.coding import parameters as read
 from commsched.coding.bit_assignment import UNIT, WHOLE, WIDTHS, assigned, units_of
 from commsched.coding.codec import Delivering, State
 from commsched.coding.registry import CODECS
-from commsched.errors import CommschedError
 from commsched.kernels import bits
 from commsched.kernels.accumulate import REPLACE, put
 from commsched.kernels.modules import beside, module_of, on_host
@@ -107,9 +106,7 @@ class AdaQP(Delivering):
             units = units_of(blocks, self._mean)
             good = int(np.array([0, 1, WHOLE, units + 1])[widths].sum()) <= units
         if not good:
-            raise CommschedError(
-                f"a packet of {len(packet)} B does not hold {numel} values coded {self.name!r}"
-            )
+            raise self.wrong(packet, numel)
         return widths
 
     def _parts(self, widths: Array, numel: int) -> Iterator[tuple[Quant, Array, int]]:

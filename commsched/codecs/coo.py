@@ -1,13 +1,11 @@
 """Exact coordinate lists: the indices and values of the non-zeros."""
 
 from commsched.arrays import Array, Floats, Ints
-from commsched.coding.codec import State
 from commsched.coding.coordinates import open_coordinates, pack_coordinates
 from commsched.coding.indexed import Indexed
 from commsched.coding.packet import HEADER
 from commsched.coding.registry import CODECS
 from commsched.kernels.merge import Listed
-from commsched.kernels.select import nonzeros
 from commsched.net.bucket import BucketSpec
 
 
@@ -25,10 +23,6 @@ class Coo(Indexed):
     encode_traffic = 1.0  # one scan; a sparse result is small in comparison
     add_traffic = 2.0  # read index and value, read and write the sum
     decode_traffic = 1.0  # zero the run; the scatter is small in comparison
-
-    def encode(self, values: Array, state: State, start: int = 0) -> Array:
-        index = nonzeros(values)
-        return self.pack(Listed(index, values.take(index)), len(values))
 
     def pack(self, found: Listed, numel: int) -> Array:
         return pack_coordinates(found.index, found.values)

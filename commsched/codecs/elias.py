@@ -3,12 +3,10 @@
 import numpy as np
 
 from commsched.arrays import Array, Floats, Ints
-from commsched.coding.codec import State
 from commsched.coding.elias_fano import list_bytes, open_list, pack_list
 from commsched.coding.indexed import Indexed
 from commsched.coding.registry import CODECS
 from commsched.kernels.merge import Listed
-from commsched.kernels.select import nonzeros
 from commsched.net.bucket import BucketSpec
 
 
@@ -31,10 +29,6 @@ class Elias(Indexed):
     encode_traffic = 1.5  # one scan; packing few indices is small in comparison
     add_traffic = 6.0  # unpack bits and planes, gather and scatter
     decode_traffic = 1.0  # zero the run; the rest is small for sparse runs
-
-    def encode(self, values: Array, state: State, start: int = 0) -> Array:
-        index = nonzeros(values)
-        return self.pack(Listed(index, values.take(index)), len(values))
 
     def pack(self, found: Listed, numel: int) -> Array:
         return pack_list(found.index, found.values, numel)

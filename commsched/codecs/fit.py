@@ -9,7 +9,6 @@ from commsched.arrays import Array, Floats, Ints
 from commsched.coding import parameters as read
 from commsched.coding.codec import Codec, State
 from commsched.coding.registry import CODECS
-from commsched.errors import CommschedError
 from commsched.kernels import bits
 from commsched.kernels.accumulate import ADD, put
 from commsched.kernels.device import numbers
@@ -70,14 +69,14 @@ class Fit(Codec):
     def decode(self, packet: Array, out: Array) -> None:
         packet, numel = packet.view(np.uint8), len(out)
         if len(packet) != self._bytes(numel):
-            raise self._wrong(packet, numel)
+            raise self.wrong(packet, numel)
         if not numel:
             return
         negative, count = numbers(packet[:HEADER], np.int32).tolist()
         end = HEADER + self._curve_bytes()
         rank = bits.unpack(packet[end:], numel, _width(numel))
         if count != numel or not 0 <= negative <= numel or rank.max() >= numel:
-            raise self._wrong(packet, numel)
+            raise self.wrong(packet, numel)
         below, above = numbers(packet[HEADER:end], np.float32).reshape(2, -1)
         parts = [-self._draw(below, negative)[::-1], self._draw(above, numel - negative)]
         out[:] = module_of(out).concatenate(parts)[rank]
@@ -101,11 +100,6 @@ class Fit(Codec):
         if not numel:
             return 0
         return HEADER + self._curve_bytes() + bits.packed_bytes(numel, _width(numel))
-
-    def _wrong(self, packet: Array, numel: int) -> CommschedError:
-        return CommschedError(
-            f"a packet of {len(packet)} B does not hold {numel} values coded {self.name!r}"
-        )
 
 
 def _width(numel: int) -> int:

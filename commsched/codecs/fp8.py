@@ -6,7 +6,6 @@ from commsched.arrays import Array, Floats, Ints
 from commsched.coding import parameters as read
 from commsched.coding.codec import Delivering, State
 from commsched.coding.registry import CODECS
-from commsched.errors import CommschedError
 from commsched.kernels import eightbit
 from commsched.net.bucket import BucketSpec
 
@@ -41,9 +40,7 @@ class Fp8(Delivering):
 
     def deliver(self, packet: Array, out: Array, way: int) -> None:
         if packet.nbytes != len(out):
-            raise CommschedError(
-                f"a packet of {packet.nbytes} B does not hold {len(out)} values coded {self.name!r}"
-            )
+            raise self.wrong(packet, len(out))
         eightbit.look_up(self._table, packet.view(np.uint8), out, way)
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:

@@ -7,7 +7,6 @@ import numpy as np
 from commsched.arrays import Array, Floats, Ints
 from commsched.coding.codec import Delivering, State
 from commsched.coding.registry import CODECS
-from commsched.errors import CommschedError
 from commsched.kernels import half
 from commsched.net.bucket import BucketSpec
 
@@ -36,9 +35,7 @@ class Half(Delivering):
 
     def deliver(self, packet: Array, out: Array, way: int) -> None:
         if packet.nbytes != 2 * len(out):
-            raise CommschedError(
-                f"a packet of {packet.nbytes} B does not hold {len(out)} values coded {self.name!r}"
-            )
+            raise self.wrong(packet, len(out))
         self._widen(packet.view(np.uint16), out, way)
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:

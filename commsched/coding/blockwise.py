@@ -8,7 +8,6 @@ import numpy as np
 
 from commsched.arrays import Array, Floats, Ints
 from commsched.coding.codec import Delivering, State
-from commsched.errors import CommschedError
 from commsched.kernels import bits
 from commsched.kernels.accumulate import REPLACE, put
 from commsched.kernels.device import device
@@ -114,9 +113,7 @@ class Blockwise(Delivering):
         """Return views of the scales, (blocks, columns) float32, and of the packed codes."""
         packet, size = packet.view(np.uint8), self._scale_bytes(numel)
         if len(packet) != size + bits.packed_bytes(numel, self.bits):
-            raise CommschedError(
-                f"a packet of {len(packet)} B does not hold {numel} values coded {self.name!r}"
-            )
+            raise self.wrong(packet, numel)
         return packet[:size].view(np.float32).reshape(-1, self.columns), packet[size:]
 
     def _pieces(self, numel: int) -> Iterator[tuple[int, int, int, int]]:

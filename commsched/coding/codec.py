@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from commsched.arrays import Array, Floats, Ints
+from commsched.errors import CommschedError
 from commsched.kernels.accumulate import ADD, REPLACE, TAKE_OFF, put
 from commsched.kernels.finite import finite
 from commsched.kernels.merge import Listed
@@ -107,6 +108,12 @@ class Codec(ABC):
         """Make an empty NumPy packet to receive into: for `values` values, or of `nbytes` bytes."""
         assert nbytes is not None, "only codecs of fixed size know it beforehand"
         return np.empty(nbytes, np.uint8)
+
+    def wrong(self, packet: Array, numel: int) -> CommschedError:
+        """Return the refusal of a packet that does not hold so many values."""
+        return CommschedError(
+            f"a packet of {packet.nbytes} B does not hold {numel} values coded {self.name!r}"
+        )
 
     def at(self, step: int) -> "Codec":
         """Return the codec with its behaviour and predicted bytes in a step of a training."""

@@ -3,9 +3,10 @@
 from abc import abstractmethod
 
 from commsched.arrays import Array
-from commsched.coding.codec import Codec
+from commsched.coding.codec import Codec, State
 from commsched.kernels.accumulate import ADD, REPLACE, put_at
 from commsched.kernels.merge import Listed, listed
+from commsched.kernels.select import nonzeros
 
 
 class Indexed(Codec):
@@ -14,6 +15,10 @@ class Indexed(Codec):
     @abstractmethod
     def open(self, packet: Array, numel: int) -> tuple[Array, Array]:
         """Split the packet of a run: distinct indices (m,), or a slice of all, and values."""
+
+    def encode(self, values: Array, state: State, start: int = 0) -> Array:
+        index = nonzeros(values)
+        return self.pack(Listed(index, values.take(index)), len(values))
 
     def listed(self, packet: Array, numel: int) -> Listed:
         index, values = self.open(packet, numel)

@@ -9,7 +9,6 @@ from commsched.machine.level import Level, place_of_node
 from commsched.machine.model import Machine
 
 REPLACED = ("nodes", "lanes", "links", "nic", "overrides")
-COUNTS = ("nodes", "lanes")
 
 
 def flattened(data: Any, where: str) -> Any:

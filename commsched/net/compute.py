@@ -45,7 +45,7 @@ def fitted(net: Net, device: Device, choice: str = "") -> Net:
         return net
     if choice == "measured":
         same = net.measured is not None and distance(net.measured, device) <= 2 * SAME
-        return net if same else _with(net, Fit(choice="measured", device=device.name))
+        return net if same else replace(net, compute=Fit(choice="measured", device=device.name))
     return _scaled(net, device, insists=choice == "scaled")
 
 
@@ -104,10 +104,6 @@ def compute_data(net: Net) -> dict[str, object]:
     }
 
 
-def _with(net: Net, fit: Fit) -> Net:
-    return replace(net, compute=fit)
-
-
 def _modelled(net: Net, device: Device) -> Net:
     """Remove the measured seconds: `Net.seconds` then uses the roofline of the device."""
     if not _has_work(net):
@@ -117,8 +113,8 @@ def _modelled(net: Net, device: Device) -> Net:
         )
     layers = tuple(replace(layer, forward=None, backward=None) for layer in net.layers)
     apply = None if net.apply is None else 0.0  # for this device unknown
-    bare = replace(net, layers=layers, optimizer=None, apply=apply)
-    return _with(bare, Fit(choice="modelled", device=device.name))
+    fit = Fit(choice="modelled", device=device.name)
+    return replace(net, layers=layers, optimizer=None, apply=apply, compute=fit)
 
 
 def _scaled(net: Net, device: Device, insists: bool) -> Net:
@@ -135,7 +131,7 @@ def _scaled(net: Net, device: Device, insists: bool) -> Net:
     if problem and insists:
         raise CommschedError(f"--compute scaled: {net.name}: {problem}")
     if problem or measured is None:
-        return _with(net, Fit(choice="measured", device=device.name, warning=problem))
+        return replace(net, compute=Fit(choice="measured", device=device.name, warning=problem))
     known: tuple[Measured | Published, ...] = (measured, *measured.throughputs)
     # A machine may state what its device reaches, which is less than what a publication states.
     own = next((one for one in measured.throughputs if one.device == device.name), None)
@@ -150,14 +146,11 @@ def _scaled(net: Net, device: Device, insists: bool) -> Net:
     factor = _total(layers) / before
     if not insists and (factor > EMULATED or device.name == PROCESSOR):
         slow = f"a run waits for them instead of computing; a roofline gives x {_shown(factor)}"
-        return _with(net, Fit(choice="measured", device=device.name, warning=slow))
+        return replace(net, compute=Fit(choice="measured", device=device.name, warning=slow))
     through = near.device if isinstance(near, Published) else ""
     fit = Fit(choice="scaled", device=device.name, factor=factor, through=through)
     memory = _ratio(measured, measured, device, device.precision)(0.0, 1.0)  # bounds the update
-    optimizer, apply = (
-        None if seconds is None else seconds * memory for seconds in (net.optimizer, net.apply)
-    )
-    return _with(replace(net, layers=layers, optimizer=optimizer, apply=apply), fit)
+    return net.updated(memory, layers=layers, compute=fit)
 
 
 def _faster(own: Published, device: Device) -> Published:

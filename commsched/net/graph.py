@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from math import isfinite, prod
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from commsched.errors import CommschedError
 from commsched.machine.model import Device
@@ -25,9 +25,6 @@ from commsched.records import (
     one_of,
     unit,
 )
-
-if TYPE_CHECKING:
-    import networkx
 
 ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # B
 MAX_NUMEL = 2**53  # element counts must be exact as floats
@@ -258,17 +255,6 @@ class Net:
         """
         return self.measured is not None and self.measured.device == PROCESSOR
 
-    @cached_property
-    def dag(self) -> "networkx.DiGraph[str]":
-        """The layers as a networkx graph; node attribute `layer`, edges along the data."""
-        import networkx  # slow to import; ranks do not need it
-
-        dag: networkx.DiGraph[str] = networkx.DiGraph()
-        for layer in self.layers:
-            dag.add_node(layer.name, layer=layer)
-            dag.add_edges_from((before, layer.name) for before in layer.after)
-        return dag
-
     def scaled(self, scale: float, stretch: float = 1.0) -> "Net":
         """Shrink elements, work and seconds by `scale`; multiply seconds and work by `stretch`."""
         for name, value in (("scale", scale), ("stretch", stretch)):
@@ -279,23 +265,21 @@ class Net:
                 f"a net has at most 2^53 elements; a scale of {scale:g} makes more of {self.numel}"
             )
         work = scale * stretch
-        return replace(
-            self,
-            layers=tuple(layer.scaled(scale, work) for layer in self.layers),
-            optimizer=None if self.optimizer is None else self.optimizer * work,
-            apply=None if self.apply is None else self.apply * work,
-            data=self.data * work,
+        layers = tuple(layer.scaled(scale, work) for layer in self.layers)
+        return self.updated(work, layers=layers, data=self.data * work)
+
+    def updated(self, factor: float, **changes: Any) -> "Net":
+        """Return the net with other fields, and the measured seconds of its update multiplied."""
+        optimizer, apply = (
+            None if seconds is None else seconds * factor
+            for seconds in (self.optimizer, self.apply)
         )
+        return replace(self, optimizer=optimizer, apply=apply, **changes)
 
     def part(self, layers: Iterable[Layer], **degree: Any) -> "Net":
         """Return the part with these layers, whose update takes its share of the measured one."""
         found = replace(self, layers=tuple(layers), **degree)
-        share = found.numel / max(self.numel, 1)
-        return replace(
-            found,
-            optimizer=None if self.optimizer is None else self.optimizer * share,
-            apply=None if self.apply is None else self.apply * share,
-        )
+        return found.updated(found.numel / max(self.numel, 1))
 
     def with_density(self, density: float) -> "Net":
         """Give every gradient a share of non-zeros; those that were dense spread them evenly."""

@@ -86,10 +86,4 @@ def _times(net: Net, factor: float) -> Net:
         replace(layer, forward=times(layer.forward), backward=times(layer.backward))
         for layer in net.layers
     )
-    return replace(
-        net,
-        layers=layers,
-        optimizer=times(net.optimizer),
-        apply=times(net.apply),
-        data=net.data * factor,
-    )
+    return net.updated(factor, layers=layers, data=net.data * factor)

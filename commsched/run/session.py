@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from mpi4py import MPI
@@ -47,7 +47,7 @@ class RunOptions:
     replan: Replan | None = None  # plans for the machine as measured now; None: never
     device: str = "cpu"  # or "cuda"
     place: Placement | None = None  # None: chosen for the device
-    progress: Callable[[int], None] | None = field(default=None)  # called with each finished step
+    progress: Callable[[int], None] | None = None  # called with each finished step
 
 
 def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: RunOptions) -> Timeline | None:
@@ -179,7 +179,15 @@ def run_file(plan: Path, output: Path, options: RunOptions, progress: bool) -> T
     comm = MPI.COMM_WORLD
     end_together("run", options.timeout)
     with errors_end_the_job(comm):
-        return _run_file(plan, output, options, progress)
+        agree.check_launcher()
+        with watchdog(comm, "run", options.timeout):
+            agree.on_all_ranks(lambda: _check(options), comm)
+            made = agree.on_all_ranks(lambda: _checked_file(plan, options), comm)
+            agree.on_all_ranks(lambda: check_writable(output), comm)
+        if progress and comm.rank == 0 and progress_visible():
+            show = progress_bar("run", options.steps)
+            options.progress = lambda step: show(step + 1, "")
+        return run(made, comm, output, options)
 
 
 def _check(options: RunOptions) -> None:
@@ -194,16 +202,3 @@ def _checked_file(path: Path, options: RunOptions) -> Plan:
     if options.check is not None:
         options.check(plan)
     return plan
-
-
-def _run_file(plan: Path, output: Path, options: RunOptions, progress: bool) -> Timeline | None:
-    comm = MPI.COMM_WORLD
-    agree.check_launcher()
-    with watchdog(comm, "run", options.timeout):
-        agree.on_all_ranks(lambda: _check(options), comm)
-        made = agree.on_all_ranks(lambda: _checked_file(plan, options), comm)
-        agree.on_all_ranks(lambda: check_writable(output), comm)
-    if progress and comm.rank == 0 and progress_visible():
-        show = progress_bar("run", options.steps)
-        options.progress = lambda step: show(step + 1, "")
-    return run(made, comm, output, options)

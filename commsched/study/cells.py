@@ -15,8 +15,7 @@ from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method, lossy_name
 from commsched.machine import file as machine_file
 from commsched.machine.change import PORT, changed
-from commsched.machine.model import Device, Machine, resized
-from commsched.machine.ranks import of_ranks
+from commsched.machine.model import Device, Machine, of_ranks, resized
 from commsched.nearest import nearest
 from commsched.net import file as net_file
 from commsched.net.compute import fitted

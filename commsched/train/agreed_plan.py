@@ -1,8 +1,6 @@
-"""The plan of a training: from a file, from its checkpoint, or made for the net profiled here."""
+"""A plan on which the ranks of a training agree, made for the net profiled here."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 from mpi4py import MPI
@@ -12,7 +10,7 @@ from commsched.net.graph import Net
 from commsched.plan import file as plan_file
 from commsched.plan.model import Param, Plan
 from commsched.program.parameters import settled
-from commsched.program.read_plan import plan_from_data, read_plan
+from commsched.program.read_plan import plan_from_data
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import PipelineStrategy, degrees_of
 from commsched.run.job import agree
@@ -21,27 +19,10 @@ from commsched.train.sample_order import check_batch
 Make = Callable[[Net, int], Plan]  # of a net and a number of ranks
 
 
-def agreed_plan(
-    path: Path | None, strategy: str, make: Callable[[], Plan], comm: MPI.Intracomm
-) -> Plan:
-    """Return on all ranks the plan of a file, or else what `make` returns on each."""
-    plan = make() if path is None else agree.on_all_ranks(lambda: read_plan(path), comm)
-    check_strategy(plan, strategy)
-    return plan
-
-
 def check_strategy(plan: Plan, strategy: str) -> None:
     """Refuse a plan of another strategy, as all ranks do."""
     if plan.strategy != strategy:
         raise Agreed(f"the plan has strategy {plan.strategy!r}, but --strategy is {strategy!r}")
-
-
-class AgreedPlan(NamedTuple):
-    """The size of a batch, the number of samples, and the ranks that share a batch."""
-
-    batch: int
-    samples: int
-    comm: MPI.Intracomm
 
 
 def _made(make: Make, net: Net, comm: MPI.Intracomm) -> Plan:
@@ -58,7 +39,9 @@ def profile_and_plan(
     profile: Callable[[int], Net],
     strategy: str,
     params: Mapping[str, Param],
-    shared: AgreedPlan,
+    batch: int,
+    samples: int,
+    comm: MPI.Intracomm,
     make: Make,
 ) -> Plan:
     """Profile a net with as many samples as a rank computes at once, and plan; all ranks call it.
@@ -66,9 +49,7 @@ def profile_and_plan(
     In a pipeline these samples are a microbatch, whose size depends on the number of stages. If the
     plan needs more stages, the net is profiled and planned again.
     """
-    batch, samples, comm = shared
-    ranks = comm.size
-    chosen = STRATEGIES[strategy]
+    ranks, chosen = comm.size, STRATEGIES[strategy]
     if not isinstance(chosen, PipelineStrategy):
         return _made(make, profile(batch // ranks), comm)
     found = settled(strategy, params, chosen.parameters)

@@ -13,6 +13,7 @@ from commsched.errors import Agreed, CommschedError
 from commsched.files import check_writable, make_folder
 from commsched.net.graph import Net
 from commsched.plan.model import Param, Plan
+from commsched.program.read_plan import read_plan
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import PipelineStrategy
 from commsched.progress import progress_bar, progress_visible
@@ -25,7 +26,7 @@ from commsched.run.session import check_timeout, errors_end_the_job
 from commsched.run.wire.device import check_device
 from commsched.run.wire.placement import Placement, choose_placement
 from commsched.timeline.summary import summary
-from commsched.train.agreed_plan import AgreedPlan, Make, agreed_plan, profile_and_plan
+from commsched.train.agreed_plan import Make, check_strategy, profile_and_plan
 from commsched.train.assignment import Assignment, Settings
 from commsched.train.digest import common_digest, digest_per_rank
 from commsched.train.layers.layer import TrainableNet
@@ -221,13 +222,15 @@ def _plan(
         own = settings_of_rank(batch, optimizer, wanted.seed, wanted.fold, _half(wanted))
         return net_under_load(net, own, comm, place, wanted.options.timeout, beat=beat)
 
-    def make() -> Plan:
-        if wanted.made is not None:
-            return wanted.made
-        shared = AgreedPlan(wanted.batch, samples, comm)
-        return profile_and_plan(graph, wanted.strategy, wanted.params, shared, wanted.make)
-
-    return agreed_plan(path, wanted.strategy, make, comm)
+    if path is not None:
+        plan = agree.on_all_ranks(lambda: read_plan(path), comm)
+    elif wanted.made is not None:
+        plan = wanted.made
+    else:
+        asked = wanted.strategy, wanted.params, wanted.batch
+        plan = profile_and_plan(graph, *asked, samples, comm, wanted.make)
+    check_strategy(plan, wanted.strategy)
+    return plan
 
 
 def check_end(plan: Plan, steps: int) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 from mpi4py import MPI
 
@@ -20,44 +19,38 @@ from commsched.train.registry import DATA, NETS
 from commsched.train.sample_order import check_batch
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProfileRequest:
-    """The settings of the command line."""
-
-    net: str
-    batch: int  # of each rank
-    optimizer: str
-    half: bool
-    device: str  # "cpu" or "cuda"
-    timeout: float  # s without progress
-    threads: int  # of each rank's matrix products; 0: not known
-    seconds: float  # of counted steps, at least
-    check: Callable[[TrainableNet], None]  # refuses a net that is too large
-
-
-def profile_job(wanted: ProfileRequest) -> Net | None:
+def profile_job(
+    name: str,
+    *,
+    batch: int,  # of each rank
+    optimizer: str,
+    half: bool,
+    device: str,  # "cpu" or "cuda"
+    timeout: float,  # s without progress
+    threads: int,  # of each rank's matrix products; 0: not known
+    seconds: float,  # of counted steps, at least
+    check: Callable[[TrainableNet], None],  # refuses a net that is too large
+) -> Net | None:
     """Measure a net on all ranks at once; return it on rank 0, None on the others."""
+
+    def checked() -> TrainableNet:
+        """Return the net to measure, if it can be measured like this."""
+        check_timeout(timeout)
+        check_device(device)
+        find_optimizer(optimizer)
+        net = NETS[name]
+        check(net)
+        check_batch(batch, len(DATA[net.data](0).train), 1)
+        return net
+
     comm = MPI.COMM_WORLD
-    end_together("profile", wanted.timeout)
-    with errors_end_the_job(comm), watchdog(comm, "profile", wanted.timeout) as dog:
+    end_together("profile", timeout)
+    with errors_end_the_job(comm), watchdog(comm, "profile", timeout) as dog:
         agree.check_launcher()
-        net = agree.on_all_ranks(lambda: _checked(wanted), comm)
-        place = choose_placement(wanted.device, comm)
-        dog.stage(f"measuring {wanted.net}")
-        own = settings_of_rank(wanted.batch, wanted.optimizer, half=wanted.half)
-        with nullcontext() if comm.rank else working(f"measuring {wanted.net}"):
-            found = net_under_load(
-                net, own, comm, place, wanted.timeout, wanted.threads, wanted.seconds, dog.beat
-            )
+        net = agree.on_all_ranks(checked, comm)
+        place = choose_placement(device, comm)
+        dog.stage(f"measuring {name}")
+        own = settings_of_rank(batch, optimizer, half=half)
+        with nullcontext() if comm.rank else working(f"measuring {name}"):
+            found = net_under_load(net, own, comm, place, timeout, threads, seconds, dog.beat)
     return None if comm.rank else found
-
-
-def _checked(wanted: ProfileRequest) -> TrainableNet:
-    """Return the net to measure, if it can be measured like this."""
-    check_timeout(wanted.timeout)
-    check_device(wanted.device)
-    find_optimizer(wanted.optimizer)
-    net = NETS[wanted.net]
-    wanted.check(net)
-    check_batch(wanted.batch, len(DATA[net.data](0).train), 1)
-    return net

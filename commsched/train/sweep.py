@@ -2,7 +2,6 @@
 
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -43,7 +42,6 @@ class Sweep:
     folds: range
     seeds: range
     together: bool = False  # all ranks of the plan in this one process
-    done: Callable[[Trial], None] = lambda trial: None  # called on rank 0 after each training
 
 
 def sweep(wanted: TrainRequest, chosen: Sweep) -> Trials | None:
@@ -131,7 +129,6 @@ def _one(
         return known
     known = msgspec.structs.replace(known, trials=(*known.trials, found))
     trials.write(chosen.path, known)
-    chosen.done(found)
     return known
 
 

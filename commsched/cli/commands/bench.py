@@ -3,15 +3,23 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from commsched.cli import bench_convergence as convergence
+from commsched.cli import bench_options as flags
 from commsched.cli import size
-from commsched.cli.bench_options import ALONE, TABLES
-from commsched.cli.options import TIMEOUT, Commands, add_command, add_options
+from commsched.cli.options import (
+    COMMANDS,
+    TIMEOUT,
+    Commands,
+    Run,
+    Table,
+    add_command,
+    add_options,
+)
 from commsched.cli.ranks import begin
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
@@ -31,21 +39,27 @@ EXAMPLE = """example:
   commsched bench --device cuda -o gpu
   commsched bench codecs --help       # the options of one benchmark
 """
-EXAMPLES = {
-    "all-reduce": "mpiexec -n 2 commsched bench all-reduce --device cuda",
-    "buffers": "mpiexec -n 2 commsched bench buffers --device cuda",
-    "codecs": "commsched bench codecs --codec quant:8 --codec topk:0.01",
-    "convergence": "commsched bench convergence --quick",
-    "gpu": "commsched bench gpu -o gpu",
-    "overlap": "mpiexec -n 2 commsched bench overlap",
-    "planner": "commsched bench planner --part optimum --seeds 0:50",
-    "runtime": "mpiexec -n 2 commsched bench runtime",
-    "simulator": "commsched bench simulator",
-    "simulators": "commsched bench simulators --astra-sim FILE --loggopsim FILE",
-    "sparse": "mpiexec -n 8 commsched bench sparse --density 0.01 --method node-union",
-    "torch-overhead": "mpiexec -n 2 commsched bench torch-overhead",
-    "torch": "sudo commsched bench torch --model gpt --bed 2x200mbit -o peers",
-}
+
+
+class Benchmark(NamedTuple):
+    """What a benchmark does, a command line of it, and its options."""
+
+    run: Callable[[argparse.Namespace], int | None]
+    example: str
+    options: Table
+
+
+BENCHES: dict[str, Benchmark] = {}
+
+
+def _benchmark(example: str, options: Table) -> Callable[[Run], Run]:
+    """Declare a function as the benchmark of its name."""
+
+    def declared(run: Run) -> Run:
+        BENCHES[run.__name__.replace("_", "-")] = Benchmark(run, example, options)
+        return run
+
+    return declared
 
 
 def add(commands: Commands) -> None:
@@ -53,16 +67,18 @@ def add(commands: Commands) -> None:
     text = "measure simulator, planner and codecs; under mpiexec, exchanges and overlap"
     p = add_command(commands, "bench", bench, text, (), EXAMPLE)
     names = p.add_subparsers(dest="name", metavar="NAME", title="benchmarks")
-    for name, run in sorted(BENCHES.items()):
+    for name, (run, example, taken) in sorted(BENCHES.items()):
         line = (run.__doc__ or "").partition(".\n")[0].rstrip(".")
         line = line[:1].lower() + line[1:]
-        epilog = f"example:\n  {EXAMPLES[name]}\n"
-        options = TABLES[name]
-        own = add_command(names, name, bench, line, options, epilog, ranks=TIMEOUT in options)
+        epilog = f"example:\n  {example}\n"
+        own = add_command(names, name, bench, line, taken, epilog, ranks=TIMEOUT in taken)
         for action in own._actions:  # what was said before the name stays
             p.set_defaults(**{action.dest: action.default} if action.dest != "help" else {})
             action.default = argparse.SUPPRESS
-    add_options(p.add_argument_group("without a NAME, all benchmarks of a GPU"), ALONE)
+    add_options(p.add_argument_group("without a NAME, all benchmarks of a GPU"), flags.ALONE)
+
+
+COMMANDS["bench"] = add
 
 
 def bench(args: argparse.Namespace) -> None:
@@ -79,9 +95,10 @@ def bench(args: argparse.Namespace) -> None:
     if args.device != "cpu" and name not in ON_DEVICE:
         able = ", ".join(ON_DEVICE)
         raise CommschedError(f"bench {name} has no --device {args.device}; use it for {able}")
-    BENCHES[name](args)
+    BENCHES[name].run(args)
 
 
+@_benchmark("commsched bench simulator", [flags.JSON])
 def simulator(args: argparse.Namespace) -> None:
     """Measure pricing and simulation on one core, without mpiexec."""
     from commsched.lab.bench.simulator import rows
@@ -89,6 +106,7 @@ def simulator(args: argparse.Namespace) -> None:
     _print(rows(), args)
 
 
+@_benchmark("commsched bench simulators --astra-sim FILE --loggopsim FILE", flags.SIMULATORS)
 def simulators(args: argparse.Namespace) -> None:
     """Compare ASTRA-sim and LogGOPSim on our exports with our own predictions."""
     from commsched.lab.bench.simulators import rows
@@ -96,6 +114,7 @@ def simulators(args: argparse.Namespace) -> None:
     _print(rows(args.astra_sim, args.loggopsim), args)
 
 
+@_benchmark("commsched bench planner --part optimum --seeds 0:50", flags.PLANNER)
 def planner(args: argparse.Namespace) -> None:
     """Measure the planner on one core, without mpiexec."""
     from commsched.lab.bench.optimum import INSTANCES
@@ -127,14 +146,17 @@ def _print(rows: "Iterator[BenchRow]", args: argparse.Namespace) -> None:
         print(json.dumps([row._asdict() for row in found], indent=1))
 
 
+@_benchmark("sudo commsched bench torch --model gpt --bed 2x200mbit -o peers", flags.PEERS)
 def torch(args: argparse.Namespace) -> None:
     """Train real PyTorch models on testbeds, by our plans and by DistributedDataParallel."""
-    from commsched.cli.commands import validate
     from commsched.lab.peers.main import BEDS, MODELS, PeersRequest, rows
 
+    for name in args.model:
+        if name not in MODELS:
+            raise CommschedError(f"--model must be one of {', '.join(MODELS)}, got {name!r}")
     wanted = PeersRequest(
         folder=args.output or Path("peers"),
-        models=validate.chosen("--model", args.model, MODELS, MODELS),
+        models=tuple(name for name in MODELS if name in (args.model or MODELS)),
         beds=args.bed or BEDS,
         seeds=args.training_seeds,
     )
@@ -145,6 +167,7 @@ def torch(args: argparse.Namespace) -> None:
     _print(rows(wanted, lambda sentence: print(sentence, file=sys.stderr, flush=True)), args)
 
 
+@_benchmark("mpiexec -n 2 commsched bench all-reduce --device cuda", flags.ON_DEVICES)
 def all_reduce(args: argparse.Namespace) -> None:
     """Compare our dense all-reduces with the MPI's own, 1 KB to 64 MB."""
     begin(args)
@@ -175,6 +198,7 @@ def all_reduce(args: argparse.Namespace) -> None:
         print(table(("size", *columns, "best/MPI"), rows, set(range(len(columns) + 2))))
 
 
+@_benchmark("mpiexec -n 2 commsched bench runtime", flags.RUNTIME)
 def runtime(args: argparse.Namespace) -> None:
     """Measure the runtime: latency, processor time per exchange, and what computing keeps."""
     begin(args)
@@ -183,6 +207,7 @@ def runtime(args: argparse.Namespace) -> None:
     _on_ranks(rows(args.part or tuple(PARTS), args.timeout), args)
 
 
+@_benchmark("mpiexec -n 2 commsched bench torch-overhead", flags.ON_RANKS)
 def torch_overhead(args: argparse.Namespace) -> None:
     """Measure what a PyTorch script pays: hand-over, attach, a timeline, capture."""
     begin(args)
@@ -201,6 +226,7 @@ def _on_ranks(found: "Iterator[BenchRow]", args: argparse.Namespace) -> None:
         list(found)
 
 
+@_benchmark("mpiexec -n 2 commsched bench overlap", flags.ON_DEVICES)
 def overlap(args: argparse.Namespace) -> None:
     """Measure how much of a 32 MB exchange emulated compute hides."""
     begin(args)
@@ -218,6 +244,7 @@ def overlap(args: argparse.Namespace) -> None:
     )
 
 
+@_benchmark("mpiexec -n 2 commsched bench buffers --device cuda", flags.BUFFERS)
 def buffers(args: argparse.Namespace) -> None:
     """Measure messages between a device and MPI."""
     from commsched.run.job import launcher
@@ -233,6 +260,7 @@ def buffers(args: argparse.Namespace) -> None:
         bench_gpu.show_buffers(found, args)
 
 
+@_benchmark("commsched bench gpu -o gpu", flags.GPU)
 def gpu(args: argparse.Namespace) -> None:
     """Run all benchmarks of a GPU."""
     from commsched.cli import bench_gpu
@@ -240,6 +268,7 @@ def gpu(args: argparse.Namespace) -> None:
     bench_gpu.everything(args.output or Path("gpu"), args)
 
 
+@_benchmark("mpiexec -n 8 commsched bench sparse --density 0.01 --method node-union", flags.SPARSE)
 def sparse(args: argparse.Namespace) -> None:
     """Measure sums of sparse gradients, from lists to lists."""
     begin(args)
@@ -269,6 +298,7 @@ def sparse(args: argparse.Namespace) -> None:
     print(table(runtime.HEADER, list(runtime.rows(cells)), numbers))
 
 
+@_benchmark("commsched bench codecs --codec quant:8 --codec topk:0.01", flags.CODECS)
 def codecs(args: argparse.Namespace) -> None:
     """Measure encode, add and decode of codecs on one core or a GPU, without mpiexec."""
     if args.device == "cuda":
@@ -331,18 +361,4 @@ def _codec_json(row: "CodecRow") -> dict[str, object]:
 
 
 ON_DEVICE = ("codecs", "all-reduce", "overlap", "buffers", "gpu")
-BENCHES = {
-    "buffers": buffers,
-    "codecs": codecs,
-    "convergence": convergence.convergence,
-    "gpu": gpu,
-    "simulator": simulator,
-    "simulators": simulators,
-    "all-reduce": all_reduce,
-    "overlap": overlap,
-    "planner": planner,
-    "runtime": runtime,
-    "sparse": sparse,
-    "torch": torch,
-    "torch-overhead": torch_overhead,
-}
+_benchmark("commsched bench convergence --quick", convergence.OPTIONS)(convergence.convergence)

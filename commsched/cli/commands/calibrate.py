@@ -7,11 +7,10 @@ from commsched.cli.machine import SET
 from commsched.cli.options import (
     DEVICE,
     TIMEOUT,
-    Commands,
     Flag,
     ListOption,
     Option,
-    add_command,
+    command,
     json_path,
 )
 from commsched.cli.ranks import begin
@@ -32,8 +31,7 @@ With --from nothing is measured, and one process is enough: the numbers of a mac
 first run's plan or of --machine, are fitted to what the exchanges and coding of these runs took. A
 third of the launches is held out of the fit.
 """
-
-
+HELP = "measure links, all-reduce and codecs into a machine file, under mpiexec"
 OPTIONS = (
     Option("-o --output", "FILE", "machine file to write", json_path, required=True),
     Option("--seconds", "TIME", "duration of the measurement", SECONDS, 20.0),
@@ -47,12 +45,7 @@ OPTIONS = (
 )
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "measure links, all-reduce and codecs into a machine file, under mpiexec"
-    add_command(commands, "calibrate", calibrate, text, OPTIONS, EXAMPLE, ranks=True)
-
-
+@command(HELP, OPTIONS, EXAMPLE, ranks=True)
 def calibrate(args: argparse.Namespace) -> None:
     """Measure, or fit to runs, and write the file on rank 0."""
     if vars(args)["from"]:

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from commsched.cli.options import Commands, Flag, Option, add_command, json_file, output_file
+from commsched.cli.options import Flag, Option, command, json_file, output_file
 from commsched.cli.ranks import begin
 from commsched.errors import CommschedError
 
@@ -15,7 +15,7 @@ EXAMPLE = """example:
 FUNCTION takes nothing and returns (model, loss, optimizer, batches): loss(batch) does the forward
 pass and returns a scalar, batches can be read again and again, such as a list or a DataLoader.
 """
-
+HELP = "measure a PyTorch model with all ranks computing, and write it as a net file"
 OPTIONS = (
     Option("script", "SCRIPT.py:FUNCTION", "script, and its function that builds everything"),
     Option("-o --output", "FILE", "net file to write", json_file, required=True),
@@ -34,12 +34,7 @@ OPTIONS = (
 )
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "measure a PyTorch model with all ranks computing, and write it as a net file"
-    add_command(commands, "capture", capture, text, OPTIONS, EXAMPLE, ranks=True)
-
-
+@command(HELP, OPTIONS, EXAMPLE, ranks=True)
 def capture(args: argparse.Namespace) -> None:
     """Measure on all ranks, write and report on rank 0."""
     from commsched.kernels.threads import one_thread

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commsched.cli.machine import SET
-from commsched.cli.options import Commands, Flag, Option, add_command
+from commsched.cli.options import Flag, Option, command
 from commsched.errors import CommschedError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ A collective: its schedule is proved for many groups of ranks, its sums and byte
 NumPy's and with the prices. A codec: its values, sizes, additions and feedback. Where mpiexec is
 installed, 4 ranks run a small plan. Exits with status 1 if a law does not hold.
 """
+HELP = "prove a collective or codec of your own, price it, and run it on a few ranks"
 OPTIONS = (
     Option("plug_in", "FILE|NAME", "Python file of a plug-in, or the name of one"),
     Option("--ranks", "P,...", "also prove and price at these numbers of ranks", default="8"),
@@ -34,12 +35,7 @@ OPTIONS = (
 )
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "prove a collective or codec of your own, price it, and run it on a few ranks"
-    add_command(commands, "check", check, text, OPTIONS, EXAMPLE)
-
-
+@command(HELP, OPTIONS, EXAMPLE)
 def check(args: argparse.Namespace) -> int:
     """Print what is found, law by law; return 1 if a law does not hold."""
     from commsched.lab.plug_in_laws import prices

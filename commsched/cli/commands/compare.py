@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commsched.cli.options import Commands, Flag, Option, add_command
+from commsched.cli.options import Flag, Option, command
 from commsched.errors import CommschedError
 from commsched.quantities import PERCENT
 
@@ -34,6 +34,7 @@ def count(text: str) -> int:
     return int(text)
 
 
+HELP = "compare a predicted with a measured timeline"
 OPTIONS = (
     Option("predicted", None, "timeline written by `commsched simulate`", Path),
     Option(
@@ -48,12 +49,7 @@ OPTIONS = (
 )
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "compare a predicted with a measured timeline"
-    add_command(commands, "compare", compare, text, OPTIONS, EXAMPLE)
-
-
+@command(HELP, OPTIONS, EXAMPLE)
 def compare(args: argparse.Namespace) -> None:
     """Print the comparison; exit with 1 where the prediction is off by more than allowed."""
     from commsched.interchange.kineto_timeline import read_pair

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from commsched.cli.options import Commands, Option, add_command
+from commsched.cli.options import Option, command
 from commsched.errors import CommschedError, install
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ EXAMPLE = """example:
   commsched completion zsh > ~/.zfunc/_commsched      # a folder of $fpath
   commsched completion fish > ~/.config/fish/completions/commsched.fish
 """
+HELP = "print a script with which bash, zsh or fish completes commands, options, names, files"
+OPTIONS = (Option("shell", "SHELL", "bash, zsh or fish", choices=SHELLS),)
 # Each function offers names for the part of a word behind its last comma, and files for the whole.
 BASH = """{function}() {{
   compgen -P "${{1%"${{1##*,}}"}}" -W "{names}" -- "${{1##*,}}"
@@ -41,13 +43,7 @@ FILES = {
 }
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "print a script with which bash, zsh or fish completes commands, options, names, files"
-    options = [Option("shell", "SHELL", "bash, zsh or fish", choices=SHELLS)]
-    add_command(commands, "completion", completion, text, options, EXAMPLE)
-
-
+@command(HELP, OPTIONS, EXAMPLE)
 def completion(args: argparse.Namespace) -> None:
     """Print the script for a shell."""
     try:
@@ -58,8 +54,8 @@ def completion(args: argparse.Namespace) -> None:
 
     parser, known = args.whole_parser(), places()
     functions: dict[Words, str] = {}
-    for command, action in _actions(parser, ""):
-        found = words(known, command, action)
+    for name, action in _actions(parser, ""):
+        found = words(known, name, action)
         if is_folder(action):
             action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
         elif any(found) and action.choices is None:

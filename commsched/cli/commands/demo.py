@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from commsched import files
-from commsched.cli.options import Commands, Flag, Option, add_command
+from commsched.cli.options import Flag, Option, command
 from commsched.cli.plan_facts import headline
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
@@ -38,8 +38,7 @@ CALIBRATE = 8.0  # s
 RUN_LIMIT = 300.0  # s
 FILES = ("machine.json", "plan.json", "predicted.json", "measured.json")
 PICTURES = ("demo.html", "demo.png")
-
-
+HELP = "plan, simulate, run on 4 ranks, compare and plot, in under a minute"
 OPTIONS = (
     Option("-o --output", "FOLDER", "folder for all files", Path, Path("demo")),
     Option("--net", "NET", "shipped net, or net file", default=NET),
@@ -52,12 +51,7 @@ OPTIONS = (
 )
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "plan, simulate, run on 4 ranks, compare and plot, in under a minute"
-    add_command(commands, "demo", demo, text, OPTIONS, EXAMPLE)
-
-
+@command(HELP, OPTIONS, EXAMPLE)
 def demo(args: argparse.Namespace) -> None:
     """Run the whole loop, saying what happens."""
     end_well()

@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from commsched.cli.options import Commands, Flag, add_command
+from commsched.cli.options import Flag, command
 
 if TYPE_CHECKING:
     from commsched.run.doctor import Finding
@@ -13,15 +13,11 @@ EXAMPLE = """example:
   commsched doctor
   mpiexec -n 2 commsched doctor
 """
+HELP = "check whether this environment can run plans; also under mpiexec"
+OPTIONS = (Flag("--json", "print the findings as JSON"),)
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "check whether this environment can run plans; also under mpiexec"
-    options = [Flag("--json", "print the findings as JSON")]
-    add_command(commands, "doctor", doctor, text, options, EXAMPLE, ranks=True)
-
-
+@command(HELP, OPTIONS, EXAMPLE, ranks=True)
 def doctor(args: argparse.Namespace) -> int:
     """Print the findings on the first rank; return 1 if one of them prevents a run."""
     from dataclasses import asdict

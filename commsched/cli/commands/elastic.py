@@ -4,12 +4,13 @@ import argparse
 from pathlib import Path
 
 from commsched.cli import elastic as job
-from commsched.cli.options import Commands, Option, add_command
+from commsched.cli.options import Option, command
 from commsched.errors import CommschedError
 
 EXAMPLE = """example:
   commsched elastic -n 4 --checkpoint kept -- python examples/torch_elastic.py plan.json
 """
+HELP = "run a training script that goes on from its checkpoint when a rank is lost"
 OPTIONS = (
     Option("-n --ranks", "P", "number of ranks", int, required=True),
     Option("--checkpoint", "DIR", "folder of the script's checkpoints", Path, required=True),
@@ -18,12 +19,7 @@ OPTIONS = (
 )
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "run a training script that goes on from its checkpoint when a rank is lost"
-    add_command(commands, "elastic", elastic, text, OPTIONS, EXAMPLE, ranks=True)
-
-
+@command(HELP, OPTIONS, EXAMPLE, ranks=True)
 def elastic(args: argparse.Namespace) -> int:
     """Run the script, and return its status."""
     words = args.words[1:] if args.words[:1] == ["--"] else args.words

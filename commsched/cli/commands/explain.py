@@ -5,7 +5,7 @@ import inspect
 from typing import TYPE_CHECKING
 
 from commsched import shipped
-from commsched.cli.options import Commands, Option, add_command, output_file
+from commsched.cli.options import Option, command, output_file
 from commsched.errors import CommschedError
 from commsched.nearest import nearest
 
@@ -20,6 +20,7 @@ EXAMPLE = """example:
   commsched explain daso
 """
 DRAWN = 32  # ranks: more moves cannot be read
+HELP = "tell what a collective, codec, method, strategy, planner or library is, and its source"
 OPTIONS = (
     Option("name", "NAME", "a name of `commsched list`, or a method such as ring+fp16 or zen+dgc"),
     Option("--ranks", "N", "draw the rounds of a collective on N ranks of one node", int),
@@ -27,12 +28,7 @@ OPTIONS = (
 )
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "tell what a collective, codec, method, strategy, planner or library is, and its source"
-    add_command(commands, "explain", explain, text, OPTIONS, EXAMPLE)
-
-
+@command(HELP, OPTIONS, EXAMPLE)
 def explain(args: argparse.Namespace) -> None:
     """Print what the plug-in's own text says, and what it may be combined with."""
     from commsched.exchange import experts, sharded

@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from commsched.cli.options import Commands, Flag, Option, add_command
+from commsched.cli.options import Flag, Option, command
 from commsched.errors import CommschedError
 
 EXAMPLE = """example:
@@ -17,6 +17,7 @@ schedules; native is the algorithm that the machine's library takes. chakra: pla
 ASTRA-sim; goal: plan.goal for LogGOPSim (txt2bin -i plan.goal -o plan.bin); csv: a row per task.
 Another simulator has its own network: its links must be given there.
 """
+HELP = "write a plan's messages for other simulators (ASTRA-sim, LogGOPSim) or as a table"
 OPTIONS = (
     Option("plan", None, "plan file", Path),
     Option("--to", "FORMAT", "chakra, goal or csv", required=True),
@@ -27,12 +28,7 @@ OPTIONS = (
 )
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "write a plan's messages for other simulators (ASTRA-sim, LogGOPSim) or as a table"
-    add_command(commands, "export", export, text, OPTIONS, EXAMPLE)
-
-
+@command(HELP, OPTIONS, EXAMPLE)
 def export(args: argparse.Namespace) -> None:
     """Write the files, and say what is in them."""
     from commsched import files

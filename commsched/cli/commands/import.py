@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from commsched.cli.options import Commands, Flag, ListOption, Option, add_command, json_file
+from commsched.cli.options import Flag, ListOption, Option, command, json_file
 from commsched.errors import CommschedError
 
 EXAMPLE = """examples:
@@ -16,7 +16,7 @@ EXAMPLE = """examples:
 Layers, tensors and seconds are those of the file; what a plan needs and the file lacks is said in
 one sentence. Names of tensors are the file's: to train with commsched.torch, use capture.
 """
-
+HELP = "make a net file of a torch.profiler trace, a Chakra trace or an ONNX model"
 OPTIONS = (
     Option("file", None, "the file, also packed by gzip", Path),
     Option("-o --output", "FILE", "net file to write", json_file, required=True),
@@ -28,12 +28,7 @@ OPTIONS = (
 )
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "make a net file of a torch.profiler trace, a Chakra trace or an ONNX model"
-    add_command(commands, "import", import_, text, OPTIONS, EXAMPLE)
-
-
+@command(HELP, OPTIONS, EXAMPLE)
 def import_(args: argparse.Namespace) -> None:
     """Read, write the net, and say what was found."""
     from commsched.interchange import content

@@ -3,7 +3,7 @@
 import argparse
 import json
 
-from commsched.cli.options import Commands, Flag, Option, add_command
+from commsched.cli.options import Flag, Option, command
 from commsched.errors import CommschedError
 from commsched.nearest import nearest
 
@@ -12,6 +12,7 @@ EXAMPLE = """example:
   commsched list codecs
   commsched explain ring --ranks 4
 """
+HELP = "list what there is: collectives, codecs, methods, strategies, planners, libraries"
 OPTIONS = (
     Option(
         "kind",
@@ -24,12 +25,7 @@ OPTIONS = (
 )
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "list what there is: collectives, codecs, methods, strategies, planners, libraries"
-    add_command(commands, "list", list_, text, OPTIONS, EXAMPLE)
-
-
+@command(HELP, OPTIONS, EXAMPLE)
 def list_(args: argparse.Namespace) -> None:
     """Print the names of one kind, or of all."""
     from commsched.cli.plug_ins import FILES, KINDS, listed

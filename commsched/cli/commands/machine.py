@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from commsched.cli import machine
 from commsched.cli.machine import SET
 from commsched.cli.options import (
+    COMMANDS,
     Commands,
     Flag,
     ListOption,
@@ -80,6 +81,9 @@ def add(commands: Commands) -> None:
     add_command(actions, "stalls", stalls, told, STALLS)
     listing = (Flag("--json", "print the devices as JSON"),)
     add_command(actions, "devices", devices, "list the devices that --gpu knows", listing)
+
+
+COMMANDS["machine"] = add
 
 
 def new(args: argparse.Namespace) -> None:

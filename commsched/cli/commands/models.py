@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commsched.cli.options import Commands, Flag, Option, add_command, json_file
+from commsched.cli.options import Flag, Option, command, json_file
 from commsched.errors import CommschedError
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ SIZES = {  # of a transformer: default, or None if it must be given
     "batch": 1,
 }
 MAX_LAYERS = 10_000  # more would be a file of many megabytes
-
-
+HELP = "list the shipped nets and machines"
 OPTIONS = (
     Flag("--json", "print the list, with sources, or what was written, as JSON"),
     Option(
@@ -48,12 +47,7 @@ OPTIONS = (
 )
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "list the shipped nets and machines"
-    add_command(commands, "models", models, text, OPTIONS, EXAMPLE)
-
-
+@command(HELP, OPTIONS, EXAMPLE)
 def models(args: argparse.Namespace) -> None:
     """Print one line for each shipped net and machine; or write one transformer."""
     if (args.transformer is None) != (args.output is None):

@@ -4,7 +4,7 @@ import argparse
 from importlib.util import find_spec
 from pathlib import Path
 
-from commsched.cli.options import Commands, Option, add_command, output_file
+from commsched.cli.options import Option, command, output_file
 from commsched.errors import CommschedError
 
 EXAMPLE = """example:
@@ -14,6 +14,7 @@ EXAMPLE = """example:
   commsched new codec int16 -o plug-ins/int16.py
   python -m pytest plug-ins/test_int16.py
 """
+HELP = "begin a collective or codec of your own: a small one that works, and its test"
 OPTIONS = (
     Option("kind", "KIND", "collective or codec", choices=("collective", "codec")),
     Option("name", "NAME", "its name in plans: small letters, digits and hyphens"),
@@ -21,12 +22,7 @@ OPTIONS = (
 )
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "begin a collective or codec of your own: a small one that works, and its test"
-    add_command(commands, "new", new, text, OPTIONS, EXAMPLE)
-
-
+@command(HELP, OPTIONS, EXAMPLE)
 def new(args: argparse.Namespace) -> None:
     """Write the plug-in and its test; files that are there stay."""
     from commsched import files

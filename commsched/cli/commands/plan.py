@@ -10,16 +10,15 @@ from typing import Any
 
 from commsched.cli import choice, machine, reasons, size
 from commsched.cli import method_schedule as schedule
-from commsched.cli.arguments import pairs
 from commsched.cli.options import (
     COMPUTE,
     PARAM,
-    Commands,
     Flag,
     ListOption,
     Option,
-    add_command,
+    command,
     json_file,
+    pairs,
 )
 from commsched.cli.plan_facts import facts, summary
 from commsched.cli.signals import Spare, one_interrupt, time_limit
@@ -67,8 +66,7 @@ EXAMPLE = """example:
   commsched plan bert-base --machine localhost --lanes 2 --scale 0.1 --allow fp16 -o plan.json
   commsched plan gpt3-1.3b --machine summit --ranks 96 --strategy auto -o plan.json
 """
-
-
+HELP = "decide how a net's gradients are exchanged on a machine"
 OPTIONS = (
     Option("net", "NET", "shipped net, or net file"),
     *machine.OPTIONS,
@@ -153,12 +151,6 @@ OPTIONS = (
     Flag("--explain", "print the reason of every launch"),
     Flag("--json", "print a summary of the plan as JSON"),
 )
-
-
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "decide how a net's gradients are exchanged on a machine"
-    add_command(commands, "plan", plan, text, OPTIONS, EXAMPLE)
 
 
 def request(args: argparse.Namespace) -> Request:
@@ -261,6 +253,7 @@ def _planned(
     return chosen, Planned(chosen.winner.plan, chosen.stopped)
 
 
+@command(HELP, OPTIONS, EXAMPLE)
 def plan(args: argparse.Namespace) -> None:
     """Plan, write, report; after Ctrl-C or the time limit the best plan so far."""
     spare = Spare(args.time_limit)

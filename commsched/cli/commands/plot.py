@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from commsched import files
-from commsched.cli import study_picture
-from commsched.cli.options import Commands, Flag, Option, add_command, output_file
+from commsched.cli.options import Flag, ListOption, Option, command, output_file, pairs
 from commsched.errors import CommschedError
 from commsched.progress import working
 from commsched.quantities import INCHES, POINTS
@@ -33,16 +32,39 @@ no network; it opens at that step with those ranks unfolded. https://ui.perfetto
 timeline files, too.
 """
 
+OF_TABLES = (
+    Option(
+        "--x",
+        "COLUMN",
+        "of a table: bandwidth, ranks, nodes, net, machine, ...; of logs: step or seconds",
+        str,
+        "",
+    ),
+    Option("--y", "COLUMN", "of a table: step, exposed, bytes, memory, bound, or a list", str, ""),
+    Option("--lines", "COLUMN,...", "of a table: a line for each; default: what differs", str, ""),
+    Option("--value", "COLUMN", "of a table: a heat map of it over --x and --y", str, ""),
+    Option("--pareto", "COLUMN", "of a table: the step against memory, bytes or money", str, ""),
+    Flag(
+        "--break-even",
+        "of a table: mark where --allow stops to save 1%% of a step",
+    ),
+    ListOption("--where", "COLUMN=VALUE", "of a table: only these rows"),
+    ListOption("--price-per-hour", "MACHINE=MONEY", "of a table: what a node costs"),
+)
+
+TABLE_NAMES = ("x", "y", "lines", "value", "pareto", "break_even", "where", "price_per_hour")
+WITHOUT = {"value": ("lines", "pareto", "break_even"), "pareto": ("x", "y", "break_even")}
+
 TABLE, LOGS = "a picture of a table", "a picture of trainings"
 TIMELINES, PAGE = "a picture of timelines", "a page of timelines"
 LOOKS = ("width", "height", "font_size", "title")
 TAKEN = {  # what is drawn -> its options
     TIMELINES: ("step", "ranks", "lanes", *LOOKS),
     PAGE: ("step", "ranks"),
-    TABLE: (*study_picture.NAMES, *LOOKS),
+    TABLE: (*TABLE_NAMES, *LOOKS),
     LOGS: ("x", *LOOKS),
 }
-
+HELP = "draw a timeline as PNG, SVG, PDF or interactive page"
 OPTIONS = (
     Option(
         "predicted",
@@ -61,17 +83,12 @@ OPTIONS = (
     Option("--height", "LENGTH", "height; default: as the lanes and --font-size need", INCHES),
     Option("--font-size", "LENGTH", "size of the text in bars; default: 7pt", POINTS),
     Option("--title", "TEXT", 'title, "" for none; default: what is drawn and its times'),
-    *study_picture.OPTIONS,
+    *OF_TABLES,
     Flag("--json", "print the name of the file as JSON"),
 )
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "draw a timeline as PNG, SVG, PDF or interactive page"
-    add_command(commands, "plot", plot, text, OPTIONS, EXAMPLE)
-
-
+@command(HELP, OPTIONS, EXAMPLE)
 def plot(args: argparse.Namespace) -> None:
     """Draw the picture."""
     points = None if args.font_size is None else args.font_size * 72
@@ -83,7 +100,7 @@ def plot(args: argparse.Namespace) -> None:
         if args.measured:
             others = ", ".join(map(str, args.measured))
             raise CommschedError(f"one table is drawn at a time, not {others}, too")
-        study_picture.draw(args.predicted, args.output, args, **looks)
+        _table(args, looks)
     elif kind == LOGS:
         _trainings(args, looks)
     else:
@@ -94,7 +111,7 @@ def plot(args: argparse.Namespace) -> None:
 
 def _kind(args: argparse.Namespace) -> str:
     """Tell what is drawn."""
-    if study_picture.is_table(args.predicted):
+    if args.predicted.suffix.lower() in (".csv", ".parquet"):
         return TABLE
     if is_log(args.predicted):
         return LOGS
@@ -104,7 +121,7 @@ def _kind(args: argparse.Namespace) -> str:
 def _check_options(args: argparse.Namespace, kind: str) -> None:
     """Refuse options that change nothing in what is drawn."""
     taken = TAKEN[kind]
-    for one, others in study_picture.WITHOUT.items():
+    for one, others in WITHOUT.items():
         if one in taken and getattr(args, one):
             kind, taken = f"{kind} with --{one}", tuple(n for n in taken if n not in others)
     for name in {name: None for names in TAKEN.values() for name in names if name not in taken}:
@@ -116,6 +133,37 @@ def _check_options(args: argparse.Namespace, kind: str) -> None:
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
+
+
+def _table(args: argparse.Namespace, looks: dict[str, Any]) -> None:
+    """Draw a table as the options say."""
+    from commsched.plot.study import StudyPicture, draw
+    from commsched.study.rows import read
+
+    asked = {"x": args.x, "y": args.y, "value": args.value, "pareto": args.pareto}
+    wanted = StudyPicture(
+        **{key: value for key, value in asked.items() if value},
+        lines=tuple(filter(None, args.lines.split(","))),
+        break_even=args.break_even,
+        where=pairs(args.where, "--where"),
+        prices={name: _money(text) for name, text in _prices(args.price_per_hour)},
+        **looks,
+    )
+    draw(read(args.predicted), args.output, wanted)
+
+
+def _prices(words: list[str]) -> list[tuple[str, str]]:
+    return list(pairs(words, "--price-per-hour").items())
+
+
+def _money(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e12:
+        raise CommschedError(f"--price-per-hour: money is a number such as 24.48, got {text!r}")
+    return value
 
 
 def _trainings(args: argparse.Namespace, looks: dict[str, Any]) -> None:

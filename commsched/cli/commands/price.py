@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from commsched.cli import machine as machine_options
 from commsched.cli import size
-from commsched.cli.options import Commands, Flag, ListOption, Option, add_command, output_file
+from commsched.cli.options import Flag, ListOption, Option, command, output_file
 from commsched.errors import CommschedError
 from commsched.quantities import DENSITY, MILLISECONDS, elements
 from commsched.units import count, nbytes
@@ -30,8 +30,7 @@ HEADER = ("method", "time", "encode", "exchange", "decode", "wire per rank", "me
 UNITS = ("", "ms", "ms", "ms", "ms", "MB", "per rank", "")
 EXPOSED = ("exposed", "ms")  # one more column, with --compute
 TOP = 10  # methods that are listed
-
-
+HELP = "price each method, or one strategy, for one tensor"
 OPTIONS = (
     Option("numel", "NUMEL", "float32 elements of the tensor, or bytes such as 100MB", elements),
     *machine_options.OPTIONS,
@@ -71,12 +70,7 @@ OPTIONS = (
 )
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "price each method, or one strategy, for one tensor"
-    add_command(commands, "price", price, text, OPTIONS, EXAMPLE)
-
-
+@command(HELP, OPTIONS, EXAMPLE)
 def price(args: argparse.Namespace) -> None:
     """Print a line per legal method, the least exposed first, or per exchange of a strategy."""
     _check(args)

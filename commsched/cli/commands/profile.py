@@ -7,10 +7,9 @@ from commsched.cli import size
 from commsched.cli.options import (
     DEVICE,
     TIMEOUT,
-    Commands,
     Flag,
     Option,
-    add_command,
+    command,
     json_file,
 )
 from commsched.cli.ranks import begin
@@ -21,8 +20,7 @@ EXAMPLE = """example:
   commsched plan words.json --machine machine.json -o plan.json
   mpiexec -n 4 commsched train --net words --plan plan.json
 """
-
-
+HELP = "measure a net of `commsched train` with all ranks computing, and write it as a net file"
 OPTIONS = (
     Option("net", "NET", "mlp, cnn, words or gpt, with sizes: gpt:128:4:4"),
     Option("--batch", "N", "samples per rank, or per microbatch of a pipeline", int, 16),
@@ -37,12 +35,7 @@ OPTIONS = (
 )
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "measure a net of `commsched train` with all ranks computing, and write it as a net file"
-    add_command(commands, "profile", profile, text, OPTIONS, EXAMPLE, ranks=True)
-
-
+@command(HELP, OPTIONS, EXAMPLE, ranks=True)
 def profile(args: argparse.Namespace) -> None:
     """Measure on all ranks, write and report on rank 0."""
     from commsched.kernels.threads import one_thread, threads
@@ -52,21 +45,19 @@ def profile(args: argparse.Namespace) -> None:
     from commsched.net import file as net_file
     from commsched.net.compute import measured_on
     from commsched.text_table import table
-    from commsched.train.profile_job import ProfileRequest, profile_job
+    from commsched.train.profile_job import profile_job
     from commsched.units import nbytes, seconds
 
     net = profile_job(
-        ProfileRequest(
-            net=args.net,
-            batch=args.batch,
-            optimizer=args.optimizer,
-            half=args.precision == "fp16",
-            device=args.device,
-            timeout=args.timeout,
-            threads=threads(),
-            seconds=args.seconds,
-            check=lambda net: size.check(args, args.net, size.profile(net)),
-        )
+        args.net,
+        batch=args.batch,
+        optimizer=args.optimizer,
+        half=args.precision == "fp16",
+        device=args.device,
+        timeout=args.timeout,
+        threads=threads(),
+        seconds=args.seconds,
+        check=lambda net: size.check(args, args.net, size.profile(net)),
     )
     if net is None:
         return

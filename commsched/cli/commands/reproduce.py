@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commsched import files
-from commsched.cli.options import Commands, Flag, Option, add_command
+from commsched.cli.options import Flag, Option, command
 from commsched.terminal import show
 from commsched.text_table import table
 
@@ -28,8 +28,7 @@ on a terminal and has its cause. Ends with a verdict on each paper. With -o FOLD
 NAME.json, the figure NAME.png and papers.md, the page of all tables there. Exits with status 1 if a
 bar or a required trend is missed.
 """
-
-
+HELP = "compare published tables with the simulator"
 OPTIONS = (
     Option("paper", "PAPER", "samo, daso, zen, ...; default: all", nargs="?"),
     Option("-o --output", "FOLDER", "folder for tables and figures", Path),
@@ -37,12 +36,7 @@ OPTIONS = (
 )
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "compare published tables with the simulator"
-    add_command(commands, "reproduce", reproduce, text, OPTIONS, EXAMPLE)
-
-
+@command(HELP, OPTIONS, EXAMPLE)
 def reproduce(args: argparse.Namespace) -> int:
     """Print the table of each paper."""
     from commsched.lab.reproduce.paper import PAPERS

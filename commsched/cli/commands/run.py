@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from commsched.cli import size
-from commsched.cli.options import DEVICE, Commands, Flag, Option, add_command, json_path
+from commsched.cli.options import DEVICE, Flag, Option, command, json_path
 from commsched.cli.ranks import begin
 from commsched.quantities import SECONDS
 
@@ -13,8 +13,7 @@ EXAMPLE = """example:
   mpiexec -n 4 commsched run plan.json -o measured.json --steps 20
   mpiexec -n 4 commsched run plan.json -o measured.json --verify
 """
-
-
+HELP = "execute a plan on real ranks, under mpiexec"
 OPTIONS = (
     Option("plan", None, "plan file", Path),
     Option("-o --output", "FILE", "timeline to write", json_path, required=True),
@@ -30,12 +29,7 @@ OPTIONS = (
 )
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "execute a plan on real ranks, under mpiexec"
-    add_command(commands, "run", run, text, OPTIONS, EXAMPLE, ranks=True)
-
-
+@command(HELP, OPTIONS, EXAMPLE, ranks=True)
 def run(args: argparse.Namespace) -> None:
     """Run, and print the summary on rank 0."""
     begin(args, own=("device",))

@@ -7,7 +7,7 @@ from typing import Any
 
 from commsched import files, shipped
 from commsched.cli import reasons
-from commsched.cli.options import Commands, Flag, Option, add_command
+from commsched.cli.options import Flag, Option, command
 from commsched.cli.plan_facts import facts, headline, summary
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
@@ -37,8 +37,7 @@ EXAMPLE = """example:
   commsched show measured.json.last
 """
 Thing = Net | Machine | Plan | Timeline | last.Operations
-
-
+HELP = "describe a net, machine, plan or timeline, or what a broken job's ranks did last"
 OPTIONS = (
     Option("thing", "THING", "shipped net or machine, or a file; - is stdin"),
     Option("--diff", "OTHER", "show how another plan differs"),
@@ -46,12 +45,7 @@ OPTIONS = (
 )
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "describe a net, machine, plan or timeline, or what a broken job's ranks did last"
-    add_command(commands, "show", show, text, OPTIONS, EXAMPLE)
-
-
+@command(HELP, OPTIONS, EXAMPLE)
 def show(args: argparse.Namespace) -> None:
     """Describe one object, or print how two plans differ."""
     thing = load(args.thing)

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from commsched.cli import size
-from commsched.cli.options import Commands, Flag, Option, add_command, json_file
+from commsched.cli.options import Flag, Option, command, json_file
 from commsched.errors import CommschedError
 from commsched.net.compute import compute_data, origin
 from commsched.program.read_plan import read_plan
@@ -21,8 +21,7 @@ EXAMPLE = """example:
   commsched simulate plan.json -o predicted.json --steps 10 --replay measured.json
 """
 DRAWN = 64  # ranks whose spans are written by default: enough to look at, small enough to open
-
-
+HELP = "predict the timeline of a plan"
 OPTIONS = (
     Option("plan", None, "plan file", Path),
     Option("-o --output", "FILE", "timeline to write", json_file),
@@ -34,12 +33,7 @@ OPTIONS = (
 )
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "predict the timeline of a plan"
-    add_command(commands, "simulate", simulate, text, OPTIONS, EXAMPLE)
-
-
+@command(HELP, OPTIONS, EXAMPLE)
 def simulate(args: argparse.Namespace) -> None:
     """Predict, write, report."""
     if args.ranks < 1:

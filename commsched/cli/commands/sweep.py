@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commsched.cli import size
-from commsched.cli.options import Commands, Flag, Option, Table, add_command, output_file
+from commsched.cli.options import Flag, Option, Table, command, output_file
 from commsched.errors import Agreed, CommschedError
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ LISTS = (
     ("scale", "F", "multiply bytes and compute seconds of the net"),
     ("density", "D", "share of non-zeros of every gradient, such as 1%%"),
 )
+HELP = "plan the product of nets, machines, ranks, planners and bandwidths"
 OPTIONS: Table = (
     Option("study", "STUDY.toml", "the lists as a file, instead of options", Path, nargs="?"),
     *(
@@ -57,12 +58,7 @@ OPTIONS: Table = (
 )
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "plan the product of nets, machines, ranks, planners and bandwidths"
-    add_command(commands, "sweep", sweep, text, OPTIONS, EXAMPLE, ranks=True)
-
-
+@command(HELP, OPTIONS, EXAMPLE, ranks=True)
 def sweep(args: argparse.Namespace) -> None:
     """Plan what the table lacks, and tell how fast."""
     from commsched.study import workers

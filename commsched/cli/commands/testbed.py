@@ -11,7 +11,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commsched.cli.options import Commands, Flag, ListOption, Option, add_actions, add_command
+from commsched.cli.options import (
+    COMMANDS,
+    Commands,
+    Flag,
+    ListOption,
+    Option,
+    add_actions,
+    add_command,
+    add_options,
+)
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 from commsched.quantities import BYTES, SECONDS
@@ -74,6 +83,9 @@ def add(commands: Commands) -> None:
     add_command(actions, "status", status, "list the hosts and the traffic of their ports", STATUS)
 
 
+COMMANDS["testbed"] = add
+
+
 def up(args: argparse.Namespace) -> None:
     """Create the hosts."""
     from commsched.lab.testbed.bed import NAME, Testbed
@@ -114,7 +126,7 @@ def status(args: argparse.Namespace) -> None:
         if not args.json:
             what = str(spec) if spec else "is not whole; take it down"
             print(f"testbed {name}: {what}{', in use' if used else ''}")
-            print("".join(_table(rows)), end="")
+            print(_table(rows), end="")
     if args.json:
         print(json.dumps(found, indent=1))
     elif not found:
@@ -176,7 +188,7 @@ def _judge(
     from commsched import files
 
     rows = _rows(bed.spec, done.counters, expected)
-    print(f"testbed {bed.name}: {bed.spec}\n{''.join(_table(rows))}", end="", file=sys.stderr)
+    print(f"testbed {bed.name}: {bed.spec}\n{_table(rows)}", end="", file=sys.stderr)
     if report is not None:
         files.write(report, {"status": done.status, "seconds": done.seconds, "hosts": rows})
     if done.status:
@@ -230,12 +242,12 @@ def _counts(words: Sequence[str]) -> Iterator[int]:
 
 def _job(words: Sequence[str]) -> argparse.Namespace | None:
     """Return the arguments of the `commsched run` among mpiexec's words, or None."""
-    from commsched.cli.commands import run as command
+    from commsched.cli.commands.run import OPTIONS
 
     for at, word in enumerate(words[:-1]):
         if Path(word).name == "commsched" and words[at + 1] == "run":
             parser = argparse.ArgumentParser(exit_on_error=False)
-            command.add(parser.add_subparsers())
+            add_options(parser.add_subparsers().add_parser("run"), OPTIONS)
             try:
                 with redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # the job says it
                     return parser.parse_args(_without_plug_ins(words[at + 1 :]))
@@ -288,13 +300,13 @@ def _rows(
     return rows
 
 
-def _table(rows: Sequence[dict[str, object]]) -> list[str]:
+def _table(rows: Sequence[dict[str, object]]) -> str:
     from commsched.lab.testbed.spec import rate_text
     from commsched.text_table import table
     from commsched.units import nbytes
 
     if not rows:
-        return []
+        return ""
     columns = ["data_sent", "expected_sent", "data_received", "expected_received"]
     columns = [c for c in columns if c in rows[0]]
     names = {"data_sent": "sent", "data_received": "received"}
@@ -308,4 +320,4 @@ def _table(rows: Sequence[dict[str, object]]) -> list[str]:
         )
         for row in rows
     ]
-    return [table(header, lines, range(1, len(header))), "\n"]
+    return table(header, lines, range(1, len(header))) + "\n"

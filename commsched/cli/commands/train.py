@@ -11,12 +11,11 @@ from commsched.cli.machine import SET
 from commsched.cli.options import (
     DEVICE,
     TIMEOUT,
-    Commands,
     Flag,
+    Group,
     ListOption,
     Option,
-    add_command,
-    add_options,
+    command,
 )
 from commsched.cli.ranks import begin
 from commsched.errors import CommschedError
@@ -51,6 +50,17 @@ PLANNING = (
     "theta",
     "bucket",
 )
+SWEEP = (
+    Option("--sweep", "FILE", "with --plan: train with each fold and seed not yet in FILE", Path),
+    Flag("--together", "run all ranks in this process, without mpiexec"),
+    Option("--folds", "N", "number of folds", int, 5),
+    Option("--seeds", "N", "number of seeds", int, 5),
+)
+ELASTIC = (
+    Option("--elastic", "P", "start P ranks; if one is lost, go on from the checkpoint", int),
+    *elastic.OPTIONS,
+)
+HELP = "train a real net on real data, under mpiexec"
 OPTIONS = (
     Option("--net", "NET", "mlp, cnn, words or gpt, with sizes: gpt:128:4:4", required=True),
     Option(
@@ -66,12 +76,12 @@ OPTIONS = (
     Option(
         "--bucket", "SIZE", "with --method: bucket size, as float32; default: 0.5 MB", MEGABYTES
     ),
-)
-LENGTH = (
-    Option("--steps", "N", "number of steps", int, 200),
-    Option("--epochs", "N", "number of epochs, instead of --steps", POSITIVE),
-)
-LEARNING = (
+    Group(
+        (
+            Option("--steps", "N", "number of steps", int, 200),
+            Option("--epochs", "N", "number of epochs, instead of --steps", POSITIVE),
+        )
+    ),
     Option("--batch", "N", "samples per step, of all ranks together", int, 64),
     Option("--optimizer", "NAME", "sgd, momentum or adam; default: the plan's"),
     Option("--rate", "R", "learning rate; default: sgd 0.1, momentum 0.02, adam 0.002", POSITIVE),
@@ -100,29 +110,12 @@ LEARNING = (
     TIMEOUT,
     size.FORCE_SIZE,
     Flag("--json", "print the result as JSON"),
-)
-SWEEP = (
-    Option("--sweep", "FILE", "with --plan: train with each fold and seed not yet in FILE", Path),
-    Flag("--together", "run all ranks in this process, without mpiexec"),
-    Option("--folds", "N", "number of folds", int, 5),
-    Option("--seeds", "N", "number of seeds", int, 5),
-)
-ELASTIC = (
-    Option("--elastic", "P", "start P ranks; if one is lost, go on from the checkpoint", int),
-    *elastic.OPTIONS,
+    Group(SWEEP, "many trainings of one plan"),
+    Group(ELASTIC, "without mpiexec, under a supervisor"),
 )
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "train a real net on real data, under mpiexec"
-    p = add_command(commands, "train", train, text, OPTIONS, EXAMPLE, ranks=True)
-    add_options(p.add_mutually_exclusive_group(), LENGTH)
-    add_options(p, LEARNING)
-    add_options(p.add_argument_group("many trainings of one plan"), SWEEP)
-    add_options(p.add_argument_group("without mpiexec, under a supervisor"), ELASTIC)
-
-
+@command(HELP, OPTIONS, EXAMPLE, ranks=True)
 def train(args: argparse.Namespace) -> int | None:
     """Train, and print the result on rank 0."""
     _check(args)
@@ -309,7 +302,7 @@ def _check_sweep(args: argparse.Namespace) -> None:
 
 def _planned(args: argparse.Namespace, net: "Net", ranks: int) -> "Plan":
     """Plan for the net as measured on this machine."""
-    from commsched.cli.arguments import pairs
+    from commsched.cli.options import pairs
     from commsched.machine import file as machine_file
     from commsched.machine.change import changed
     from commsched.machine.model import resized
@@ -349,7 +342,7 @@ def _thetas(args: argparse.Namespace) -> dict[int, str]:
 
 def _params(args: argparse.Namespace) -> "dict[str, Param]":
     """Return the strategy's parameters, with the optimiser if it is one of them."""
-    from commsched.cli.arguments import pairs
+    from commsched.cli.options import pairs
     from commsched.program.registry import STRATEGIES
 
     found: dict[str, Param] = dict(pairs(args.param, "--param"))

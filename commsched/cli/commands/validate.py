@@ -2,17 +2,17 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commsched import files
-from commsched.cli.options import Commands, Flag, ListOption, Option, add_command
+from commsched.cli.options import Flag, ListOption, Option, command
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 from commsched.quantities import PATIENCE, PERCENT, POSITIVE, SECONDS
+from commsched.terminal import say
 from commsched.text_table import table
 from commsched.units import seconds
 
@@ -37,7 +37,7 @@ has measured. Exits with status 1 if a cell fails or a bar is missed; with --fai
 fails or its error exceeds that.
 """
 CELL, DECISION = 6.0, 90.0  # s, as long as none has ended
-
+HELP = "predict and run nets on several beds, and report the prediction errors"
 OPTIONS = (
     Option("-o --output", "FOLDER", "folder of all results", Path, Path("validation")),
     Flag("--quick", "a subset drawn over all that cells differ in: 10 to 25 minutes"),
@@ -56,12 +56,7 @@ OPTIONS = (
 )
 
 
-def add(commands: Commands) -> None:
-    """Declare the command."""
-    text = "predict and run nets on several beds, and report the prediction errors"
-    add_command(commands, "validate", validate, text, OPTIONS, EXAMPLE)
-
-
+@command(HELP, OPTIONS, EXAMPLE)
 def validate(args: argparse.Namespace) -> int:
     """Run the missing cells, print the table, draw the figure."""
     from commsched.lab.validate.main import validate as validated
@@ -71,13 +66,13 @@ def validate(args: argparse.Namespace) -> int:
     wanted = _wanted(args)
     end_well()
     files.make_folder(args.output)
-    rows = validated(wanted, args.output, _say, _Progress(wanted))
+    rows = validated(wanted, args.output, say, _Progress(wanted))
     files.write_bytes(args.output / "accuracy.md", markdown(rows, args.seed).encode())
     cells = measured(rows)
     if cells:
         draw_figure(cells, args.output / "accuracy.png")
     print(_json(rows) if args.json else _text(rows, args.seed))
-    _say(f"{args.output}/: table.jsonl, accuracy.md, accuracy.png, and files by part and bed")
+    say(f"{args.output}/: table.jsonl, accuracy.md, accuracy.png, and files by part and bed")
     whole = len(rows) == len(wanted.cells) and not any(isinstance(row, FailedRow) for row in rows)
     if args.fail_above is not None:
         return int(not whole or any(abs(row.error) > args.fail_above for row in cells))
@@ -140,16 +135,6 @@ def _product(args: argparse.Namespace, beds: Sequence[str]) -> "list[ValidationC
     return found
 
 
-def chosen(
-    option: str, given: Sequence[str] | None, known: Sequence[str], default: Sequence[str]
-) -> tuple[str, ...]:
-    """Return the names that the user gave, or the default, in the order of `known`."""
-    for name in given or ():
-        if name not in known:
-            raise CommschedError(f"{option} must be one of {', '.join(known)}, got {name!r}")
-    return tuple(name for name in known if name in (given or default))
-
-
 def possible(beds: Sequence[str]) -> tuple[str, ...]:
     """Leave out testbeds, with a message, if this machine cannot create them."""
     from commsched.lab.testbed.system import lacking
@@ -158,7 +143,7 @@ def possible(beds: Sequence[str]) -> tuple[str, ...]:
     reason = lacking()
     if reason is None:
         return tuple(beds)
-    _say(f"only shared memory: {reason}")
+    say(f"only shared memory: {reason}")
     return tuple(bed for bed in beds if Bed.of(bed).fabric in ON_THIS)
 
 
@@ -178,7 +163,7 @@ class _Progress:
             known = self._spent[decision] or [usual]
             count = sum((not cell.method) is decision for cell in self._cells[place:])
             left += count * sum(known) / len(known)
-        _say(f"[{place}/{len(self._cells)}, {left / 60:.0f} min left] {row.cell}: {_told(row)}")
+        say(f"[{place}/{len(self._cells)}, {left / 60:.0f} min left] {row.cell}: {_told(row)}")
 
 
 def _told(row: "Row") -> str:
@@ -190,10 +175,6 @@ def _told(row: "Row") -> str:
         return f"regret {row.regret:.3f}, tau {row.tau:.2f}"
     both = f"predicted {seconds(row.predicted)}, measured {seconds(row.measured)}"
     return f"{both}, {row.error:+.1%}"
-
-
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
 
 
 def _json(rows: "Sequence[Row]") -> str:

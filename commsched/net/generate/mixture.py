@@ -15,33 +15,15 @@ ROUTER = (
 )
 
 
-def mixture(
-    name: str,
-    where: str,
-    *,
-    layers: int,
-    hidden: int,
-    heads: int,
-    sequence: int,
-    vocabulary: int,
-    batch: int,
-    experts: int,
-) -> Net:
-    """Build `transformer.gpt` with `experts` experts in every second block, top 1.
+def mixture(name: str, where: str, *, experts: int, **sizes: int) -> Net:
+    """Build `transformer.gpt` of these sizes with `experts` experts in every second block, top 1.
 
         parameters = those of gpt + layers / 2 ((experts - 1) (8 h^2 + 5 h) + experts h)
 
     h = hidden. Source: sizes from `where`; see SOURCE for the rest.
     """
-    dense = gpt(
-        name,
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        sequence=sequence,
-        vocabulary=vocabulary,
-        batch=batch,
-    )
+    dense = gpt(name, **sizes)
+    hidden, tokens = sizes["hidden"], sizes["sequence"] * sizes["batch"]
     found: list[Layer] = []
     for layer in dense.layers:
         block = layer.name.rsplit(".mlp.", 1)[0]
@@ -50,7 +32,7 @@ def mixture(
         elif layer.name.endswith(".fc"):
             first = layer
         else:
-            found += _experts(block, first, layer, hidden, sequence * batch, experts)
+            found += _experts(block, first, layer, hidden, tokens, experts)
     chained = [
         replace(layer, after=(before.name,) if before else ())
         for before, layer in zip([None, *found], found, strict=False)

@@ -11,12 +11,12 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched.errors import Agreed, CommschedError
+from commsched.kernels.device import gpus
 from commsched.kernels.modules import on_host
 from commsched.run.job import agree
 from commsched.run.job.clock import now
-from commsched.run.job.kept_memory import keep_freed_memory
-from commsched.run.wire.device import HOST, ComputeDevice
-from commsched.run.wire.find_device import find_device
+from commsched.run.job.process import keep_freed_memory
+from commsched.run.wire.device import HOST, ComputeDevice, check_device
 from commsched.run.wire.host import CUT, PLAIN, PlainPath
 from commsched.run.wire.path import Path
 from commsched.run.wire.staging import CHUNK, POINTED, Pointers, StagedPath
@@ -51,6 +51,20 @@ class Placement(NamedTuple):
 
 
 ON_HOST = Placement(HOST, PLAIN, PLAIN, "in memory of the host")
+
+
+def find_device(name: str, place: int | None = 0) -> ComputeDevice:
+    """Open a device by name for the rank with number `place` on its host, ranks in turn.
+
+    None: the GPU that this thread uses now.
+    """
+    check_device(name)
+    if name == "cpu":
+        return HOST
+    count = gpus()
+    from commsched.run.wire.cuda import open_gpu
+
+    return open_gpu(None if place is None else place % count)
 
 
 def choose_placement(name: str, comm: MPI.Intracomm, *, current: bool = False) -> Placement:

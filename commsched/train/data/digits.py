@@ -2,14 +2,12 @@
 
 import gzip
 from functools import lru_cache
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 
-from commsched.errors import CommschedError, install
+from commsched.errors import CommschedError
 from commsched.train.registry import DATA
-from commsched.train.samples import FOLDS, Data, Samples, split
+from commsched.train.samples import FOLDS, Data, Samples, scikit_learn, split
 
 FILE = "datasets/data/digits.csv.gz"  # 64 pixels and the digit, a line each
 LARGEST = 16  # of a pixel
@@ -27,13 +25,7 @@ def digits(fold: int) -> Data:
 
 @lru_cache(maxsize=1)
 def _read() -> Samples:
-    """Read the file without importing scikit-learn, which takes 2 s on every rank."""
-    found = find_spec("sklearn")
-    if found is None or not found.submodule_search_locations:
-        raise CommschedError(
-            f"the digits come with scikit-learn, which is not installed; {install('train')}"
-        )
-    path = Path(found.submodule_search_locations[0], FILE)
+    path = scikit_learn("digits", FILE)
     try:
         with gzip.open(path, "rt", encoding="ascii") as file:
             table = np.loadtxt(file, np.float32, delimiter=",")

@@ -1,15 +1,13 @@
 """Patches of the two photographs that come with scikit-learn, for nets that reproduce them."""
 
 from functools import lru_cache
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 
 from commsched.arrays import Array
-from commsched.errors import CommschedError, install
+from commsched.errors import CommschedError
 from commsched.train.registry import DATA
-from commsched.train.samples import FOLDS, Data, Samples, split
+from commsched.train.samples import FOLDS, Data, Samples, scikit_learn, split
 
 NAMES = ("china.jpg", "flower.jpg")  # 427 x 640 pixels each
 SIDE, LEVELS = 8, 16  # pixels of a patch's side; grey levels that are told apart
@@ -39,15 +37,10 @@ def _patches(image: Array) -> Array:
 
 @lru_cache(maxsize=2)
 def _grey(name: str) -> Array:
-    """Read an image without importing scikit-learn: (rows, columns) from 0 to 255."""
+    """Read an image: (rows, columns) from 0 to 255."""
     from PIL import Image
 
-    found = find_spec("sklearn")
-    if found is None or not found.submodule_search_locations:
-        raise CommschedError(
-            f"the photographs come with scikit-learn, which is not installed; {install('train')}"
-        )
-    path = Path(found.submodule_search_locations[0], "datasets", "images", name)
+    path = scikit_learn("photographs", f"datasets/images/{name}")
     try:
         with Image.open(path) as image:
             return np.asarray(image.convert("L"))

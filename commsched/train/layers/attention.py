@@ -15,7 +15,6 @@ from commsched.train.layers.layer import (
     Start,
     Sums,
     TrainableLayer,
-    alone,
     as_float32,
     column_sums,
     product,
@@ -64,12 +63,6 @@ class Attention(TrainableLayer):
         self._out = Linear(f"{name}.out", width, width, gain, rows=rows)
         self.tensors = {**self._into.tensors, **self._out.tensors}
         self._size = width // heads  # of a head
-
-    def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
-        return alone(self.forward_sums(parameters, inputs))
-
-    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
-        return alone(self.backward_sums(parameters, kept, above))
 
     def forward_sums(self, parameters: Parameters, inputs: Array) -> Sums:
         joined, into = yield from self._into.forward_sums(parameters, inputs)

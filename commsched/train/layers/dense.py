@@ -15,7 +15,6 @@ from commsched.train.layers.layer import (
     Start,
     Sums,
     TrainableLayer,
-    alone,
     as_float32,
     column_sums,
     product,
@@ -48,12 +47,6 @@ class Linear(TrainableLayer):
         super().__init__(name, weight=weight, bias=bias)
         self._weight, self._bias = self.tensors
         self._columns, self._rows = columns is not None, rows is not None
-
-    def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
-        return alone(self.forward_sums(parameters, inputs))
-
-    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
-        return alone(self.backward_sums(parameters, kept, above))
 
     def forward_sums(self, parameters: Parameters, inputs: Array) -> Sums:
         every = (yield Gather(inputs)) if self._columns else inputs

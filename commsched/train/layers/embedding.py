@@ -11,7 +11,6 @@ from commsched.train.layers.layer import (
     Start,
     Sums,
     TrainableLayer,
-    alone,
     as_float32,
     product,
 )
@@ -39,12 +38,6 @@ class Positions(TrainableLayer):
     def __init__(self, name: str, length: int, width: int, deviation: float) -> None:
         super().__init__(name, weight=Start((length, width), deviation))
         (self._weight,) = self.tensors
-
-    def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
-        return alone(self.forward_sums(parameters, inputs))
-
-    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
-        return alone(self.backward_sums(parameters, kept, above))
 
     def forward_sums(self, parameters: Parameters, inputs: Array) -> Sums:
         return inputs + (yield Own(parameters[self._weight])), None

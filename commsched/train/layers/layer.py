@@ -1,6 +1,5 @@
 """Layers of a net, which go forward and backward on arrays of any module."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -77,24 +76,27 @@ class Start(NamedTuple):
         return self._replace(shape=tuple(sizes), place=place, ranks=ranks)
 
 
-class TrainableLayer(ABC):
-    """A step of a net; a pure function of parameters and inputs. Samples are the first axis."""
+class TrainableLayer:
+    """A step of a net; a pure function of parameters and inputs. Samples are the first axis.
+
+    A layer defines `forward` and `backward`, or `forward_sums` and `backward_sums`.
+    """
 
     def __init__(self, name: str, **tensors: Start) -> None:
         self.name = name
         self.tensors = {f"{name}.{key}": start for key, start in tensors.items()}
         self.borrowed: frozenset[str] = frozenset()  # tensors of other layers that it reads
 
-    @abstractmethod
     def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
         """Return the outputs, and what `backward` needs."""
+        return alone(self.forward_sums(parameters, inputs))
 
-    @abstractmethod
     def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
         """Return the gradients of inputs and parameters from the gradient of the outputs.
 
         A layer that reads whole numbers returns None for its inputs.
         """
+        return alone(self.backward_sums(parameters, kept, above))
 
     def forward_sums(self, parameters: Parameters, inputs: Array) -> Sums:
         """Go `forward`; yield what tensor-parallel ranks must sum before it goes on."""
@@ -121,6 +123,12 @@ def alone(sums: Generator[Any, Array, Found]) -> Found:
             return cast(Found, end.value)
 
 
+def lent(layers: Sequence[TrainableLayer]) -> Iterator[tuple[str, str]]:
+    """Yield the names of layers that read a tensor of layers beyond these, and of that tensor."""
+    own = {name for layer in layers for name in layer.tensors}
+    return ((layer.name, name) for layer in layers for name in sorted(layer.borrowed - own))
+
+
 class LayerChain(TrainableLayer):
     """A sequence of layers as one layer."""
 
@@ -129,12 +137,6 @@ class LayerChain(TrainableLayer):
         self._parts = parts
         self.tensors = {key: start for part in parts for key, start in part.tensors.items()}
         self.borrowed = frozenset(name for part in parts for name in part.borrowed)
-
-    def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
-        return alone(self.forward_sums(parameters, inputs))
-
-    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
-        return alone(self.backward_sums(parameters, kept, above))
 
     def forward_sums(self, parameters: Parameters, inputs: Array) -> Sums:
         kept = []

@@ -1,6 +1,7 @@
 """A mixture of experts: a router sends each token to some of many perceptrons, on any rank."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import sqrt
 from typing import NamedTuple
 
@@ -12,13 +13,11 @@ from commsched.kernels.rows import summed_rows
 from commsched.net.experts import Experts
 from commsched.train.layers.layer import (
     Cut,
-    Gradients,
     Kept,
     Parameters,
     Start,
     Sums,
     TrainableLayer,
-    alone,
     as_float32,
 )
 
@@ -111,13 +110,8 @@ class Mixture(TrainableLayer):
             below=Start((experts, width), cut=cut),
         )
         self._names = tuple(self.tensors)
-        self._width, self._experts, self._top, self._capacity = width, experts, top, capacity
-
-    def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
-        return alone(self.forward_sums(parameters, inputs))
-
-    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
-        return alone(self.backward_sums(parameters, kept, above))
+        self._width, self._experts, self._top = width, experts, top
+        self._of_a_token = Experts(count=experts, tokens=1, width=width, top=top, capacity=capacity)
 
     def forward_sums(self, parameters: Parameters, inputs: Array) -> Sums:
         router, *perceptron = (as_float32(parameters[name]) for name in self._names)
@@ -175,26 +169,12 @@ class Mixture(TrainableLayer):
 
     def _slots(self, samples: int, length: int) -> int:
         """Tokens of some samples that an expert takes at most."""
-        return Experts(
-            count=self._experts,
-            tokens=samples * length,
-            width=self._width,
-            top=self._top,
-            groups=samples,
-            capacity=self._capacity,
-        ).slots
+        return replace(self._of_a_token, tokens=samples * length, groups=samples).slots
 
     def routed(self, kept: Kept) -> Experts:
         x, _, found, samples, *_ = kept
-        return Experts(
-            count=self._experts,
-            tokens=len(x),
-            width=self._width,
-            top=self._top,
-            groups=samples,
-            capacity=self._capacity,
-            load=tuple((found.counts / (self._top * len(x))).tolist()),
-        )
+        load = tuple((found.counts / (self._top * len(x))).tolist())
+        return replace(self._of_a_token, tokens=len(x), groups=samples, load=load)
 
     def _table(self, found: Route, values: Array, slots: int) -> Array:
         """Return each expert's count and slots: (experts, 1 + slots x width)."""

@@ -3,8 +3,7 @@
 from commsched.train.data.photographs import LEVELS, SIDE
 from commsched.train.layers.dense import Linear, Reshape, hidden
 from commsched.train.layers.layer import LayerChain, TrainableNet
-from commsched.train.net_sizes import sizes
-from commsched.train.registry import NETS
+from commsched.train.registry import NETS, sizes
 
 PIXELS = SIDE * SIDE
 

@@ -3,8 +3,7 @@
 from commsched.train.layers.convolution import Convolution
 from commsched.train.layers.dense import Linear, Relu, Reshape
 from commsched.train.layers.layer import LayerChain, TrainableLayer, TrainableNet
-from commsched.train.net_sizes import sizes
-from commsched.train.registry import NETS
+from commsched.train.registry import NETS, sizes
 
 SIDE, CLASSES = 8, 10
 

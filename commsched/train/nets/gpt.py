@@ -8,8 +8,7 @@ from commsched.train.layers.attention import Attention, LayerNorm
 from commsched.train.layers.dense import Gelu, Linear
 from commsched.train.layers.embedding import Embedding, Positions, Tied
 from commsched.train.layers.layer import Cut, LayerChain, Residual, TrainableLayer, TrainableNet
-from commsched.train.net_sizes import sizes
-from commsched.train.registry import NETS
+from commsched.train.registry import NETS, sizes
 
 BYTES, LENGTH = 256, 64
 ENDS = ("tied", "sources", "tied:sources")

@@ -2,8 +2,7 @@
 
 from commsched.train.layers.dense import Linear, hidden
 from commsched.train.layers.layer import TrainableNet
-from commsched.train.net_sizes import sizes
-from commsched.train.registry import NETS
+from commsched.train.registry import NETS, sizes
 
 PIXELS, CLASSES = 64, 10
 

@@ -6,9 +6,8 @@ from commsched.train.layers.attention import LayerNorm
 from commsched.train.layers.dense import Linear
 from commsched.train.layers.layer import LayerChain, Residual, TrainableNet
 from commsched.train.layers.mixture import Mixture
-from commsched.train.net_sizes import sizes
 from commsched.train.nets.gpt import BYTES, LENGTH, block, embedding
-from commsched.train.registry import NETS
+from commsched.train.registry import NETS, sizes
 
 GAIN = 0.5  # 1 / sqrt(2 blocks), see `gpt`
 

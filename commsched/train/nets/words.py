@@ -3,8 +3,7 @@
 from commsched.train.layers.dense import Linear, Reshape, Tanh
 from commsched.train.layers.embedding import Embedding
 from commsched.train.layers.layer import LayerChain, TrainableNet
-from commsched.train.net_sizes import sizes
-from commsched.train.registry import NETS
+from commsched.train.registry import NETS, sizes
 
 LAST = 3  # words that are read
 SHARE = 2  # units of the hidden layer per number of a word

@@ -11,7 +11,7 @@ from commsched.train.assignment import Assignment
 from commsched.train.forward_backward import Score
 from commsched.train.neighbours import Neighbours
 from commsched.train.workers.learner import Learner, flat
-from commsched.train.workers.put_together import put_together
+from commsched.train.workers.team import Team
 
 Going = Generator[Array, Array, Any]  # a layer: yields what travels, and is sent what arrives
 
@@ -21,10 +21,9 @@ class ExpertWorker(Learner):
 
     def __init__(self, assigned: Assignment) -> None:
         plan = assigned.plan
-        self._width, self._whole = plan.net.experts, assigned.net
-        place = assigned.rank % self._width
-        shared = assigned.net.shared(place, self._width, experts=True)
-        super().__init__(assigned._replace(net=shared))
+        self._width = plan.net.experts
+        self._team = Team(assigned.net, assigned.rank, self._width, experts=True)
+        super().__init__(assigned._replace(net=self._team.part()))
         if not plan.mean:
             self._shares = plan.machine.size
         self._going: Going | None = None  # the layer under way
@@ -81,15 +80,7 @@ class ExpertWorker(Learner):
     # Between steps
 
     def whole(self, others: Neighbours) -> Mapping[str, Array]:
-        return put_together(
-            self._whole,
-            self.values,
-            others,
-            self._rank,
-            self._width,
-            experts=True,
-            asarray=self.asarray,
-        )
+        return self._team.whole(self.values, others, self.asarray)
 
     def evaluate(self, others: Neighbours) -> Iterator[Score]:
         kind, part = np.float16 if self.settings.half else np.float32, self.used

@@ -7,17 +7,17 @@ import numpy as np
 
 from commsched.arrays import Array
 from commsched.exchange.registry import find_method
-from commsched.exchange.sharded import own_places, shard_of
+from commsched.exchange.sharded import shard_of
 from commsched.program.model import Op
 from commsched.program.units import GATHER
 from commsched.train.assignment import Assignment
 from commsched.train.forward_backward import Score
-from commsched.train.layers.layer import Gather, Gradients, Own
+from commsched.train.layers.layer import Gather, Own
 from commsched.train.neighbours import Neighbours
 from commsched.train.workers.learner import flat
 from commsched.train.workers.pipeline import PipelineWorker
-from commsched.train.workers.put_together import put_together
 from commsched.train.workers.stage import evaluated
+from commsched.train.workers.team import Team
 
 Going = Generator[Any, Array, None]  # a turn: yields what it needs to be whole, and is sent that
 
@@ -32,30 +32,23 @@ class GridWorker(PipelineWorker):
 
     def __init__(self, assigned: Assignment) -> None:
         self._width = assigned.plan.net.tensor
-        self._whole = assigned.net
-        place = assigned.rank % self._width
-        super().__init__(assigned._replace(net=assigned.net.shared(place, self._width)))
+        self._team = Team(assigned.net, assigned.rank, self._width, experts=False)
+        super().__init__(assigned._replace(net=self._team.part()))
         self._going: Going | None = None  # the turn under way
         self._part: Array = None  # what the team sums, or the own tokens of what it gathers
         self._came: Array = None
         self._sharing = assigned.plan.net.sequence > 1
-        plan, rank, launches = assigned.plan, assigned.rank, assigned.plan.launches
+        launches = assigned.plan.launches
         mine = [i for i, x in enumerate(launches) if x.pieces and x.pieces[0].tensor in self.values]
         self._shards = {
-            i: self._shard(i, rank)
+            i: self._shard(i)
             for i in mine
             if launches[i].payload == "gradient" and find_method(launches[i].method).sharded
         }
         by_pieces = {launches[i].pieces: i for i in self._shards}
-        self._shard_of = {i: by_pieces[plan.launches[i].pieces] for i in mine if self._shards}
+        self._shard_of = {i: by_pieces[launches[i].pieces] for i in mine if self._shards}
         for name in [piece.tensor for i in self._shards for piece in launches[i].pieces]:
             self.kept[name] = {}
-
-    def _shard(self, launch: int, rank: int) -> dict[str, Array]:
-        parts = [flat(self.values[n])[at] for n, at, _ in own_places(self._plan, launch, rank)]
-        values = self._module.concatenate([self._module.zeros(0, np.float32), *parts])
-        zeros = self._module.zeros_like
-        return {"value": values, **{word: zeros(values) for word in self._optimizer.words}}
 
     # Turns
 
@@ -80,18 +73,6 @@ class GridWorker(PipelineWorker):
             return part
         self._part = part
         return None
-
-    def _turn(self, step: int, op: Op) -> Going:
-        assert op.turn is not None, op
-        stage, microbatch = self._stages[op.turn.chunk], op.turn.microbatch
-        if op.turn.backward:
-            yield from stage.backward_sums(step, microbatch, self._add)
-            return
-        score = yield from stage.forward_sums(step, microbatch, self.scale.value)
-        self._score = self._score.plus(score) if score else self._score
-
-    def _add(self, gradients: Gradients) -> None:
-        self._add_gradients(iter([gradients]))
 
     # For the engine
 
@@ -121,39 +102,13 @@ class GridWorker(PipelineWorker):
         own = self._shards[self._shard_of[launch]]["value"]
         out[shard_of(self._plan, launch, self._rank)] = own
 
-    def apply(self, launch: int) -> None:
-        if launch not in self._shards:
-            super().apply(launch)
-            return
-        step, gradient = self._results.pop(launch, (-1, None))
-        if gradient is None:
-            return
-        self._conclude_step(step)
-        if not self._left_out:
-            own, count = self._shards[launch], step - self.skipped
-            self._optimizer.update(own["value"], gradient, own, count, self.rates.at(step))
-
     # Between steps
 
     def whole(self, others: Neighbours) -> Mapping[str, Array]:
         """Return the parameters of this stage, put together from the parts of its team."""
-        return put_together(
-            self._whole,
-            self.values,
-            others,
-            self._rank,
-            self._width,
-            experts=False,
-            asarray=self.asarray,
-        )
+        return self._team.whole(self.values, others, self.asarray)
 
     def evaluate(self, others: Neighbours) -> Iterator[Score]:
         kind = np.float16 if self.settings.half else np.float32
         used = {n: v.astype(kind, copy=False) for n, v in self.whole(others).items()}
         yield from evaluated(self._stages, others, used)
-
-    # For checkpoints
-
-    def _all(self) -> dict[str, dict[str, Array]]:
-        shards = {self._plan.launches[i].name: shard for i, shard in self._shards.items()}
-        return {**super()._all(), **shards}

@@ -7,6 +7,7 @@ import numpy as np
 
 from commsched.arrays import Array
 from commsched.errors import CommschedError
+from commsched.exchange.sharded import own_places
 from commsched.kernels.finite import cleared
 from commsched.kernels.modules import on_host
 from commsched.plan.model import Plan
@@ -47,6 +48,8 @@ class Learner:
         self.kept: dict[str, dict[str, Array]] = {}  # of each tensor, by the optimiser's words
         self._optimizer = find_optimizer(settings.optimizer)
         self.scale = LossScale() if settings.half else LossScale(1.0)
+        # launch -> the float32 parameters and the optimiser's words of this rank's shard
+        self._shards: dict[int, dict[str, Array]] = {}
         self.mail: Mail | None = None  # messages between single ranks
         self.skipped = 0  # steps that were left out
         self.closed = -1  # the last step whose overflow is known
@@ -71,6 +74,14 @@ class Learner:
             zeros = self._module.zeros_like
             self.kept[name] = {word: zeros(own) for word in self._optimizer.words}
         self.refresh()
+
+    def _shard(self, launch: int) -> dict[str, Array]:
+        """Return this rank's shard of a launch before the first step."""
+        own = own_places(self._plan, launch, self._rank)
+        parts = [flat(self.values[name])[at] for name, at, _ in own]
+        values = self._module.concatenate([self._module.zeros(0, np.float32), *parts])
+        zeros = self._module.zeros_like
+        return {"value": values, **{word: zeros(values) for word in self._optimizer.words}}
 
     def refresh(self) -> None:
         """Compute with the current parameters."""
@@ -191,6 +202,10 @@ class Learner:
         if self._left_out:
             return
         count, rate = step - self.skipped, self.rates.at(step)
+        if launch in self._shards:
+            shard = self._shards[launch]
+            self._optimizer.update(shard["value"], values, shard, count, rate)
+            return
         for name, there, here in self._plan.launches[launch].places:
             kept = {word: flat(array)[there] for word, array in self.kept[name].items()}
             own = flat(self.values[name])[there]
@@ -235,8 +250,9 @@ class Learner:
         self.skipped, self.closed = int(scalars["skipped"]), step - 1
 
     def _all(self) -> dict[str, dict[str, Array]]:
-        """Return each tensor's parameter and its optimiser state."""
-        return {n: {"value": v, **self.kept[n]} for n, v in self.values.items()}
+        """Return each tensor's parameter and its optimiser state, and so of each shard."""
+        shards = {self._plan.launches[i].name: shard for i, shard in self._shards.items()}
+        return {**{n: {"value": v, **self.kept[n]} for n, v in self.values.items()}, **shards}
 
 
 def step_numbers(scale: LossScale, skipped: int) -> dict[str, float]:

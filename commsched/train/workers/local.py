@@ -1,6 +1,6 @@
 """The worker that trains a real net with local losses: strategy `local`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from commsched.errors import CommschedError
 from commsched.plan.model import Plan
@@ -11,10 +11,10 @@ from commsched.strategies.local import chunks_of
 from commsched.train.assignment import Assignment
 from commsched.train.forward_backward import ForwardBackward
 from commsched.train.layers.heads import Shape, tile_of, with_heads
-from commsched.train.layers.layer import Gradients, TrainableNet
+from commsched.train.layers.layer import TrainableNet, alone
 from commsched.train.samples import Data
 from commsched.train.workers.pipeline import PipelineWorker
-from commsched.train.workers.stage import StageNet, shapes_around
+from commsched.train.workers.stage import Add, StageNet, shapes_around
 
 AHEAD = 2  # steps that scores may be under way, for each stage: batches stream
 
@@ -43,25 +43,25 @@ class LocalNet(StageNet):
         """Refuse a head that cannot read the stage's outputs."""
         tile_of(self._outputs, last_reads(self.net, data))
 
-    def _gradient_above(
-        self, step: int, microbatch: int, walk: ForwardBackward
-    ) -> Iterator[Gradients]:
+    def _enter_from_above(
+        self, step: int, microbatch: int, walk: ForwardBackward, add: Add
+    ) -> None:
         if self.head == slice(0):
-            yield from super()._gradient_above(step, microbatch, walk)
+            super()._enter_from_above(step, microbatch, walk, add)
             return
         walk.forward(self.head.start)
         self._judge(walk, self._samples_of(step, microbatch).targets, 1.0)
-        yield walk.backward(self.head.start)
+        add(walk.backward(self.head.start))
         if self.overlapping:
             self._again = walk.copy()
 
-    def second_backward(self, step: int) -> Iterator[Gradients]:
+    def second_backward(self, step: int, add: Add) -> None:
         """Do a second backward of the batch, from the gradient of the next stage's loss."""
         number, walk = self.stage.number, self._again
         assert walk is not None
         walk.above = self._fetch_message(step, Hop(number + 1, number, 0))
         self._again = None
-        yield from self._backward_layers(walk)
+        alone(self._backward_layers(walk, add))
 
 
 class LocalLossWorker(PipelineWorker):
@@ -91,7 +91,7 @@ class LocalLossWorker(PipelineWorker):
 
     def perform(self, step: int, op: Op) -> None:
         if op.turn is not None and op.turn.again:
-            self._add_gradients(self._stage.second_backward(step))
+            self._stage.second_backward(step, self._add_gradients)
         else:
             super().perform(step, op)
 

@@ -1,7 +1,5 @@
 """The worker that trains a real net in a pipeline that flushes: strategies `gpipe` and `1f1b`."""
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from commsched.train.assignment import Assignment
@@ -32,12 +30,11 @@ class PipelineWorker(OnStage, Learner):
     def _begin_step(self) -> None:
         self._gradients, self._score, self._overflow = {}, Score(0.0, 0, 0), False
 
-    def _add_gradients(self, gradients: Iterator[Gradients]) -> None:
+    def _add_gradients(self, gradients: Gradients) -> None:
         total = self._gradients
-        for found in gradients:
-            for name, gradient in found.items():
-                own = self._unscaled(gradient)
-                total[name] = total[name] + own if name in total else own
+        for name, gradient in gradients.items():
+            own = self._unscaled(gradient)
+            total[name] = total[name] + own if name in total else own
 
     def _end_step(self, step: int) -> None:
         self._report_step(step)

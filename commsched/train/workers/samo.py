@@ -1,6 +1,6 @@
 """The worker that trains a pruned net with 16-bit gradients: strategy `samo`."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
@@ -108,10 +108,9 @@ class SamoWorker(OnStage):
         for state in self.states.values():
             state.packed.fill(0)
 
-    def _add_gradients(self, gradients: Iterator[Gradients]) -> None:
-        for layer in gradients:
-            for name, gradient in layer.items():
-                pruned.pack(self.states[name], gradient.reshape(-1))
+    def _add_gradients(self, gradients: Gradients) -> None:
+        for name, gradient in gradients.items():
+            pruned.pack(self.states[name], gradient.reshape(-1))
 
     def _end_step(self, step: int) -> None:
         """Check for sums that could overflow and must not be sent."""
@@ -197,10 +196,10 @@ def start_of(
     params = STRATEGIES[plan.strategy].settings(plan)
     if params["mask"] != "early-bird":
         return net.start(settings.seed, layers)
-    kept, most = {n: t.numel for n, t in plan.net.tensors.items()}, int(params["warmup"])
-    batch, rate, seed = settings.batch, settings.rate, settings.seed
+    kept = tuple((n, t.numel) for n, t in plan.net.tensors.items())
+    batch, rate, seed, most = settings.batch, settings.rate, settings.seed, int(params["warmup"])
     found = warm_up(net, data.train, kept, batch, rate, seed, most, beat)
-    return {name: found[name] for layer in net.layers[layers] for name in layer.tensors}
+    return {name: found[name].copy() for layer in net.layers[layers] for name in layer.tensors}
 
 
 def mask_of(plan: Plan, seed: int, name: str, values: Array) -> Array | None:

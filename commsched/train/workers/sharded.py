@@ -1,7 +1,6 @@
 """The worker of `zero1`, `zero2` and `zero3`, which updates its shards of the parameters."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -9,15 +8,13 @@ from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.exchange.sharded import own_places, shard_of
 from commsched.kernels.modules import on_host
-from commsched.plan.model import Plan
 from commsched.program.model import Op
 from commsched.program.units import Unit, units
-from commsched.run.wire.device import moved
 from commsched.train.assignment import Assignment
 from commsched.train.forward_backward import Score
-from commsched.train.layers.layer import TrainableNet
+from commsched.train.layers.layer import TrainableNet, lent
 from commsched.train.neighbours import Neighbours, around
-from commsched.train.workers.learner import Learner, flat, step_numbers
+from commsched.train.workers.learner import Learner, flat
 
 
 class ShardedWorker(Learner):
@@ -30,7 +27,7 @@ class ShardedWorker(Learner):
 
     def __init__(self, assigned: Assignment) -> None:
         super().__init__(assigned)
-        plan, rank = assigned.plan, assigned.rank
+        plan = assigned.plan
         self._level = int(plan.strategy.removeprefix("zero"))
         self._units = units(plan)
         self._place = {  # launch -> its unit
@@ -47,8 +44,7 @@ class ShardedWorker(Learner):
             for backward in (False, True)
             if self._level == 3 and (backward or unit.regather is not None)
         }
-        # by launch of gradients: the float32 parameters and the optimiser's words of this shard
-        self._shards = {unit.reduce: self._shard(plan, unit, rank) for unit in self._units}
+        self._shards = {unit.reduce: self._shard(unit.reduce) for unit in self._units}
         self.values.clear()
         self.kept.clear()
         if self._level == 3:
@@ -57,12 +53,6 @@ class ShardedWorker(Learner):
 
     def _tensors(self, unit: Unit) -> list[str]:
         return [piece.tensor for piece in self._plan.launches[unit.reduce].pieces]
-
-    def _shard(self, plan: Plan, unit: Unit, rank: int) -> dict[str, Array]:
-        parts = [flat(self.values[n])[at] for n, at, _ in own_places(plan, unit.reduce, rank)]
-        values = self._module.concatenate([self._module.zeros(0, np.float32), *parts])
-        words = self._optimizer.words
-        return {"value": values, **{word: self._module.zeros_like(values) for word in words}}
 
     # For the engine
 
@@ -95,16 +85,6 @@ class ShardedWorker(Learner):
             for name in self._drops.get((op.turn.backward, self._index[op.layer]), ()):
                 del self.used[name]
 
-    def apply(self, launch: int) -> None:
-        step, gradient = self._results.pop(launch, (-1, None))
-        if gradient is None:
-            return
-        self._conclude_step(step)
-        if not self._left_out:
-            own = self._shards[launch]
-            count, rate = step - self.skipped, self.rates.at(step)
-            self._optimizer.update(own["value"], gradient, own, count, rate)
-
     # Between steps
 
     def evaluate(self, others: Neighbours) -> Iterator[Score]:
@@ -136,26 +116,17 @@ class ShardedWorker(Learner):
 
     # For checkpoints
 
-    def state(self) -> tuple[dict[str, Any], dict[str, float]]:
-        return moved(self._all(), on_host), step_numbers(self.scale, self.skipped)
-
     def refresh(self) -> None:
         """Nothing to do after a restore: a step begins with gathers."""
         if self.values:
             super().refresh()
 
-    def _all(self) -> dict[str, dict[str, Array]]:
-        return {self._plan.launches[i].name: shard for i, shard in self._shards.items()}
-
 
 def _check_borrowed(net: TrainableNet, found: tuple[Unit, ...]) -> None:
     """Refuse a unit that reads a tensor which another unit has gathered, and may have dropped."""
     for unit in found:
-        layers = net.layers[unit.start : unit.stop]
-        own = {name for layer in layers for name in layer.tensors}
-        for layer in layers:
-            for name in sorted(layer.borrowed - own):
-                raise CommschedError(
-                    f"net {net.name!r}: layer {layer.name!r} reads tensor {name!r} of another unit,"
-                    " which strategy 'zero3' drops after that unit; nearest: --strategy zero2"
-                )
+        for layer, name in lent(net.layers[unit.start : unit.stop]):
+            raise CommschedError(
+                f"net {net.name!r}: layer {layer!r} reads tensor {name!r} of another unit,"
+                " which strategy 'zero3' drops after that unit; nearest: --strategy zero2"
+            )

@@ -31,12 +31,15 @@ from commsched.train.layers.layer import (
     TrainableNet,
     alone,
     as_float16,
+    lent,
 )
 from commsched.train.neighbours import Neighbours
 from commsched.train.optimizers import LossScale
 from commsched.train.sample_order import batch_of, check_batch, part_of
 from commsched.train.samples import Data, Samples
 from commsched.train.workers.learner import AT_ONCE
+
+Add = Callable[[Gradients], None]  # takes the gradients of one layer
 
 
 class StageNet:
@@ -92,18 +95,14 @@ class StageNet:
         """Samples of a microbatch."""
         return self.settings.batch // (self._replicas * self.microbatches)
 
-    def forward(self, step: int, microbatch: int, scale: float) -> Score | None:
-        """Take a microbatch through the layers; the last stage gives its score.
-
-        The gradient that goes back is the gradient of `scale` times the mean loss of the whole
-        batch.
-        """
-        return alone(self.forward_sums(step, microbatch, scale))
-
-    def forward_sums(
+    def forward(
         self, step: int, microbatch: int, scale: float
     ) -> Generator[Any, Array, Score | None]:
-        """Go `forward`; yield what tensor-parallel ranks must sum."""
+        """Take a microbatch through the layers; the last stage gives its score.
+
+        Yields what tensor-parallel ranks must sum. The gradient that goes back is the gradient of
+        `scale` times the mean loss of the whole batch.
+        """
         number, some = self.stage.number, self._samples_of(step, microbatch)
         if number == 0:
             inputs = self._on_device(self._own_tokens(some.inputs))
@@ -127,39 +126,29 @@ class StageNet:
         weight = scale / (targets.size * self.microbatches * self._shares)
         return walk.score(self._asarray(self._own_tokens(targets)), weight)
 
-    def backward(self, step: int, microbatch: int) -> Iterator[Gradients]:
-        """Take a microbatch back; yield each layer's gradients once they are complete."""
+    def backward(self, step: int, microbatch: int, add: Add) -> Generator[Any, Array, None]:
+        """Take a microbatch back; `add` each layer's gradients once they are complete.
+
+        Yields what tensor-parallel ranks must sum.
+        """
         number, walk = self.stage.number, self._walks.pop(microbatch)
-        yield from self._gradient_above(step, microbatch, walk)
-        yield from self._backward_layers(walk)
+        self._enter_from_above(step, microbatch, walk, add)
+        yield from self._backward_layers(walk, add)
         if self._tells:
             self._post_message(step, Hop(number, number - 1, microbatch), walk.above)
 
-    def backward_sums(
-        self, step: int, microbatch: int, add: Callable[[Gradients], None]
-    ) -> Generator[Any, Array, None]:
-        """Go `backward`; yield what tensor-parallel ranks must sum, and `add` gradients."""
-        number, walk = self.stage.number, self._walks.pop(microbatch)
-        for gradients in self._gradient_above(step, microbatch, walk):
-            add(gradients)
-        for index in reversed(range(self.layers.start, self.layers.stop)):
-            add((yield from walk.backward_sums(index)))
-        if self._tells:
-            self._post_message(step, Hop(number, number - 1, microbatch), walk.above)
-
-    def _gradient_above(
-        self, step: int, microbatch: int, walk: ForwardBackward
-    ) -> Iterator[Gradients]:
-        """Return the gradient that enters a stage from above, and a head's own gradients."""
+    def _enter_from_above(
+        self, step: int, microbatch: int, walk: ForwardBackward, add: Add
+    ) -> None:
+        """Take the gradient that enters a stage from above; `add` a head's own gradients."""
         if not self.stage.last:
             number = self.stage.number
             walk.above = self._fetch_message(step, Hop(number + 1, number, microbatch))
-        yield from ()
 
-    def _backward_layers(self, walk: ForwardBackward) -> Iterator[Gradients]:
+    def _backward_layers(self, walk: ForwardBackward, add: Add) -> Generator[Any, Array, None]:
         """Go back through the layers."""
         for index in reversed(range(self.layers.start, self.layers.stop)):
-            yield walk.backward(index)
+            add((yield from walk.backward_sums(index)))
 
     def _samples_of(self, step: int, microbatch: int) -> Samples:
         """Return the samples of a microbatch."""
@@ -270,13 +259,11 @@ def evaluated(
 
 def _check_borrowed(net: TrainableNet, layers: Sequence[TrainableLayer]) -> None:
     """Refuse a cut between layers that share a tensor."""
-    own = {name for layer in layers for name in layer.tensors}
-    for layer in layers:
-        for name in sorted(layer.borrowed - own):
-            raise CommschedError(
-                f"net {net.name!r}: layer {layer.name!r} reads tensor {name!r} of another stage;"
-                " nearest: stages=1, or a net that shares none"
-            )
+    for layer, name in lent(layers):
+        raise CommschedError(
+            f"net {net.name!r}: layer {layer!r} reads tensor {name!r} of another stage;"
+            " nearest: stages=1, or a net that shares none"
+        )
 
 
 def _check_tokens(sample: tuple[int, ...], ranks: int) -> None:
@@ -326,8 +313,8 @@ class OnStage(ABC):
         """Forget the gradients of the step before."""
 
     @abstractmethod
-    def _add_gradients(self, gradients: Iterator[Gradients]) -> None:
-        """Add up the gradients of a microbatch, layer by layer."""
+    def _add_gradients(self, gradients: Gradients) -> None:
+        """Add the gradients of a layer from a microbatch."""
 
     @abstractmethod
     def _end_step(self, step: int) -> None:
@@ -355,14 +342,18 @@ class OnStage(ABC):
 
     def _microbatch(self, step: int, op: Op) -> bool:
         """Do a forward or backward; tell whether it is over."""
+        alone(self._turn(step, op))
+        return True
+
+    def _turn(self, step: int, op: Op) -> Generator[Any, Array, None]:
+        """Do a forward or backward; yield what tensor-parallel ranks must sum."""
         assert op.turn is not None, op
         stage, microbatch = self._stages[op.turn.chunk], op.turn.microbatch
         if op.turn.backward:
-            self._add_gradients(stage.backward(step, microbatch))
-        else:
-            score = stage.forward(step, microbatch, self.scale.value)
-            self._score = self._score.plus(score) if score else self._score
-        return True
+            yield from stage.backward(step, microbatch, self._add_gradients)
+            return
+        score = yield from stage.forward(step, microbatch, self.scale.value)
+        self._score = self._score.plus(score) if score else self._score
 
     def evaluate(self, others: Neighbours) -> Iterator[Score]:
         yield from evaluated(self._stages, others, self._stages[0].used)
