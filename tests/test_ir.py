@@ -56,8 +56,10 @@ def test_sorted_layers_follow_their_predecessors(order: list[int], data: st.Data
     assert Net(name="n", layers=graph.layers).layers == graph.layers
 
 
-def test_a_net_counts_the_tensors_of_its_layers() -> None:
+def test_the_dag_carries_layers_and_edges() -> None:
     graph = Net(name="n", layers=chain("a", "b", "c"))
+    assert list(graph.dag.edges) == [("a", "b"), ("b", "c")]
+    assert [graph.dag.nodes[n]["layer"] for n in graph.dag] == list(graph.layers)
     assert list(graph.tensors) == ["a.w", "b.w", "c.w"]
     assert graph.numel == 18
 

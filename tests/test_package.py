@@ -22,7 +22,7 @@ RANK = (
     "commsched.timeline.model",
 )
 LIMIT = 0.3  # s, for all of these; design law
-FOREIGN = ("matplotlib", "commsched.simulate", "commsched.planner", "commsched.plot")
+FOREIGN = ("matplotlib", "networkx", "commsched.simulate", "commsched.planner", "commsched.plot")
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -68,7 +68,7 @@ def test_help_imports_neither_mpi_nor_drawing():
     code = (
         "import sys\nfrom commsched.cli.main import main\n"
         "try: main(['--help'])\nexcept SystemExit: pass\n"
-        "print([m for m in ('mpi4py', 'matplotlib') if m in sys.modules])"
+        "print([m for m in ('mpi4py', 'matplotlib', 'networkx') if m in sys.modules])"
     )
     assert run("-c", code).stdout.splitlines()[-1] == "[]"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from math import isfinite, prod
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from commsched.errors import CommschedError
 from commsched.machine.model import Device
@@ -25,6 +25,9 @@ from commsched.records import (
     one_of,
     unit,
 )
+
+if TYPE_CHECKING:
+    import networkx
 
 ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # B
 MAX_NUMEL = 2**53  # element counts must be exact as floats
@@ -254,6 +257,17 @@ class Net:
         All other nets compute on an accelerator, which leaves the cores to communication.
         """
         return self.measured is not None and self.measured.device == PROCESSOR
+
+    @cached_property
+    def dag(self) -> "networkx.DiGraph[str]":
+        """The layers as a networkx graph; node attribute `layer`, edges along the data."""
+        import networkx  # slow to import; ranks do not need it
+
+        dag: networkx.DiGraph[str] = networkx.DiGraph()
+        for layer in self.layers:
+            dag.add_node(layer.name, layer=layer)
+            dag.add_edges_from((before, layer.name) for before in layer.after)
+        return dag
 
     def scaled(self, scale: float, stretch: float = 1.0) -> "Net":
         """Shrink elements, work and seconds by `scale`; multiply seconds and work by `stretch`."""
