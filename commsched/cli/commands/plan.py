@@ -303,6 +303,11 @@ def _check(args: argparse.Namespace, wanted: Request, made: Plan) -> None:
         raise CommschedError(
             f"--planner is not for strategy {made.strategy!r}, which plans by itself; leave it out"
         )
+    gradients = any(launch.payload == "gradient" for launch in made.launches)
+    if args.bucket is not None and wanted.strategy in FRAMES and not gradients:
+        raise CommschedError(
+            f"--bucket is for gradients; strategy {made.strategy!r} exchanges none: leave it out"
+        )
     if wanted.memory is not None and not fits(wanted, made):
         raise refusal(wanted, made)
     for launch in made.launches if wanted.lossless else ():
