@@ -143,6 +143,8 @@ def test_an_early_bird_is_drawn_when_its_masks_stay_the_same():
     early_bird.warmed.cache_clear()
     warm_up(net, train, kept, 32, 0.002, 0, ROUND, lambda: beats.append(None))
     assert len(beats) == ROUND
+    warm_up(net, train, kept, 32, 0.002, 0, ROUND)  # by another rank of this process
+    assert early_bird.warmed.cache_info().hits == 1
     halves = {"a": np.array([0, 1, 5, 6]), "b": np.array([3])}
     assert distance(halves, {"a": np.array([0, 2, 5, 7]), "b": np.array([3])}) == 0.4
 

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -18,6 +19,13 @@ ROUND = 10  # steps between two looks at the masks
 QUEUE, NEAR = 5, 0.1  # masks that must agree, and the share in which they may differ
 
 Masks = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What to call after each step. All are equal: each rank has its own and the same warm-up."""
+
+    call: Callable[[], None] = field(compare=False)
 
 
 def warm_up(
@@ -38,7 +46,7 @@ def warm_up(
     Source: You et al., "Drawing early-bird tickets", ICLR 2020, which compares whole channels after
     every epoch and divides by all channels, kept or not.
     """
-    found = warmed(net, train, tuple(kept.items()), batch, rate, seed, most, beat)
+    found = warmed(net, train, tuple(kept.items()), batch, rate, seed, most, Beat(beat))
     return {name: values.copy() for name, values in found.items()}
 
 
@@ -51,7 +59,7 @@ def warmed(
     rate: float,
     seed: int,
     most: int,
-    beat: Callable[[], None],
+    beat: Beat,
 ) -> dict[str, Array]:
     """Return what `warm_up` does, the same arrays in every call."""
     values, adam = net.start(seed), find_optimizer("adam")
@@ -63,7 +71,7 @@ def warmed(
         for part in found:
             for name, gradient in part.items():
                 adam.update(values[name], gradient, state[name], step, rate)
-        beat()
+        beat.call()
         if step % ROUND == ROUND - 1:
             masks = {n: largest(values[n].reshape(-1), count) for n, count in kept}
             if len(before) == QUEUE and all(distance(old, masks) <= NEAR for old in before):
