@@ -120,6 +120,7 @@ def test_a_state_does_not_change_and_can_be_restored_again():
         ({"buckets": None}, "the checkpoint holds other buckets than this plan"),
         ({"step": -1}, "the state's step must be a whole number from 0 on, got -1"),
         ({"step": "1"}, "the state's step must be a whole number from 0 on, got '1'"),
+        ({"rank": 1}, "the state is of rank 1, not of rank 0"),
         ({"plan": 16 * "0"}, "the state belongs to plan 000000000000..., not to "),
     ],
 )

@@ -220,6 +220,13 @@ def test_a_trace_of_several_steps_is_not_imported_as_one(tmp_path, capsys):
     assert main(["import", str(folder / "plan.1.et"), "-o", str(tmp_path / "net.json")]) == 2
     said = "plan.1.et: the trace is of several steps; record or export one step\n"
     assert capsys.readouterr().err.endswith(said)
+    for steps, status in (("3", 2), ("1", 0)):
+        assert main([*words[:-1], steps, "-o", str(folder)]) == 0
+        trace = folder / "plan.1.et"
+        trace.write_bytes(trace.read_bytes().replace(b"forward", b"kernels"))
+        capsys.readouterr()
+        assert main(["import", str(trace), "-o", str(tmp_path / "net.json")]) == status
+        assert capsys.readouterr().err.endswith(said) == (status == 2)
 
 
 def test_the_command_says_what_it_wrote(tmp_path, capsys):

@@ -122,6 +122,29 @@ g (int64[1, 16] ids) => (float[1, 16, 100] y) <float[100, 8] table>
         assert not product.tensors
 
 
+RECURRENT = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[SHAPE, 4] x, float[1, N, 8] h) => (float[1, N, 8] y)
+<float[1, 32, 4] w, float[1, 32, 8] r, float[1, 64] b>
+{ read = Identity(x)  all, y, c = LSTM <hidden_size = 8> (read, w, r, b, , h) }
+"""
+
+
+def test_the_batch_of_a_recurrent_net_is_the_axis_that_its_nodes_read_as_batch(tmp_path):
+    """An LSTM reads the sequence first, unless a Transpose comes before."""
+    fixed = RECURRENT.replace("SHAPE", "128, 2").replace("N", "2")
+    one, more = imported(fixed, tmp_path), imported(fixed, tmp_path, batch=6)
+    assert (one.batch, more.batch) == (2, 6)
+    assert one.layers[-1].forward_flops == 2 * 128 * 2 * 32 * (4 + 8)
+    assert more.layers[-1].forward_flops == 3 * one.layers[-1].forward_flops
+    turned = fixed.replace("128, 2", "2, 128").replace("Identity", "Transpose <perm=[1, 0, 2]> ")
+    assert imported(turned, tmp_path).batch == 2
+    named = RECURRENT.replace("SHAPE", "length, N").replace("N", "n")
+    assert imported(named, tmp_path, sizes={"length": 128}, batch=6) == more
+    with pytest.raises(CommschedError, match=r"axis 0 of input 'x' has no size; give --size lengt"):
+        imported(named, tmp_path, batch=6)
+
+
 def test_a_size_of_no_axis_is_refused(tmp_path):
     said = r"^\S*model.onnx: --size sequenze: no input has an axis of that name without a size; n"
     with pytest.raises(CommschedError, match=said):

@@ -170,6 +170,16 @@ def test_set_names_any_field_with_or_without_its_unit() -> None:
     assert with_port.between.points == ()
 
 
+def test_a_link_that_is_sold_with_the_device_follows_another_device() -> None:
+    made = changed(build(order(device="a100")), ["gpu=h100"])
+    want = build(order(device="h100"))
+    assert (made.device, made.inside) == (want.device, want.inside)
+    stated = build(order(device="a100", inside=100e9))
+    assert changed(stated, ["gpu=h100"]).inside == stated.inside
+    summit = file.load("summit")
+    assert changed(summit, ["gpu=h100"]).inside == summit.inside
+
+
 CELLS = (HeldOut(name="ring", predicted=1.0, measured=1.0),)
 CURVE = ((1e3, 1e-3), (1e6, 1.0))
 

@@ -57,6 +57,10 @@ COMMANDS = {
         ("--first 2=ring+dense --first 5=ring+dense", "--first is given once"),
         ("--strategy zero1 --planner greedy", "--planner is not for strategy 'zero1'"),
         (
+            "--strategy shadow --bucket 1MB",
+            "--bucket is for gradients; strategy 'shadow' exchanges none: leave it out",
+        ),
+        (
             "--method ring+dense --memory 6MB --later 3=all-gather+topk:0.1",
             "a memory limit of 6 MB per rank cannot hold",
         ),

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from commsched.errors import CommschedError
-from commsched.kernels.pruned import AdamConstants, adam, kept_of, largest
+from commsched.kernels.adam_constants import AdamConstants
+from commsched.kernels.pruned import adam, kept_of, largest
 from commsched.plan.model import Plan
 from commsched.run.engine.buckets import Buckets
 from commsched.run.engine.device_queue import DeviceQueue
 from commsched.run.engine.recorder import Recorder
 from commsched.run.wire.device import HOST
+from commsched.train import early_bird
 from commsched.train.early_bird import ROUND, distance, warm_up
 from commsched.train.optimizers import LossScale
 from commsched.train.registry import DATA, NETS
@@ -125,23 +127,24 @@ def test_an_early_bird_is_drawn_when_its_masks_stay_the_same():
     """The share that differs falls while the net learns; then the warm-up ends by itself."""
     net, train = NETS["mlp:8:3"], DATA["digits"](0).train
     kept = {name: kept_of(values.size, 0.25) for name, values in net.start(0).items()}
-    sizes = tuple(kept.items())
 
     def masks(most: int):
-        values = warm_up(net, train, sizes, 32, 0.002, 0, most)
+        values = warm_up(net, train, kept, 32, 0.002, 0, most)
         return {n: largest(values[n].reshape(-1), count) for n, count in kept.items()}
 
     looks = {most: masks(most) for most in (ROUND, 10 * ROUND, 250, 300)}
     assert distance(looks[250], looks[300]) == 0
     assert distance(looks[ROUND], looks[300]) > 0.2
     assert distance(looks[10 * ROUND], looks[300]) < distance(looks[ROUND], looks[300])
-    values = warm_up(net, train, sizes, 32, 0.002, 0, 300)
-    warm_up.cache_clear()
-    assert_same(warm_up(net, train, sizes, 32, 0.002, 0, 300), values)
+    values = warm_up(net, train, kept, 32, 0.002, 0, 300)
+    early_bird.warmed.cache_clear()
+    assert_same(warm_up(net, train, kept, 32, 0.002, 0, 300), values)
     beats: list[None] = []
-    warm_up.cache_clear()
-    warm_up(net, train, sizes, 32, 0.002, 0, ROUND, lambda: beats.append(None))
+    early_bird.warmed.cache_clear()
+    warm_up(net, train, kept, 32, 0.002, 0, ROUND, lambda: beats.append(None))
     assert len(beats) == ROUND
+    warm_up(net, train, kept, 32, 0.002, 0, ROUND)  # by another rank of this process
+    assert early_bird.warmed.cache_info().hits == 1
     halves = {"a": np.array([0, 1, 5, 6]), "b": np.array([3])}
     assert distance(halves, {"a": np.array([0, 2, 5, 7]), "b": np.array([3])}) == 0.4
 

@@ -6,6 +6,7 @@ import math
 import os
 import re
 from contextlib import closing
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -337,6 +338,10 @@ def test_operations_are_compared_on_the_ranks_of_both_files():
         assert not found.only_predicted
         assert dict(found.streams)["compute"].measured == pytest.approx(0.5)
         assert "of the 1 rank that both files hold" in found.warnings[0]
+    assert "of the 1 rank that both files hold" in compare(first, first).warnings[0]
+    second = whole.select(whole.rank == 1)
+    assert "of other ranks" in compare(first, second).warnings[0]
+    assert not compare(*[replace(whole, ranks=2)] * 2).warnings
 
 
 def test_an_older_file_beside_the_parts_of_a_crashed_run_says_so(tmp_path):

@@ -113,6 +113,10 @@ def test_a_run_of_fewer_steps_is_compared_on_the_same_steps(run):
         pair = getattr(found, what)
         assert pair.measured == median(getattr(want, what))
         assert pair.predicted == pytest.approx(pair.measured, rel=1e-9)
+    assert not found.warnings
+    # The totals that a file of some ranks has are of all its steps.
+    few = replace(longer, header=Predicted(totals=totals(longer))).select(longer.rank == 0)
+    assert any("the sides count unlike steps" in told for told in compare(few, measured).warnings)
 
 
 @pytest.mark.by_day(2)

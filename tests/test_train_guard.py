@@ -1,5 +1,7 @@
 """The error budget under `train`: what leaves it is summed dense from then on, on all ranks."""
 
+import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from commsched.planner.request import Request
 from commsched.timeline import file as timeline_file
 from commsched.train.profile import profile_net
 from commsched.train.registry import NETS
+from tests.support.jobs import Job
 from tests.test_train import started
 
 RANKS, STEPS, BUDGET = 2, 8, 0.05
@@ -54,3 +57,20 @@ def test_tensors_that_leave_their_budget_are_summed_dense_and_said(tmp_path):
     assert max(sent[:since]) < min(sent[since:]) / 3
     kept = started(RANKS, *NET, "--plan", str(path), "--checkpoint", str(tmp_path / "kept"))
     assert "is watched for strategy 'sync' without --checkpoint only" in kept.output
+
+
+def test_what_a_training_sends_is_a_mean_over_all_its_steps(tmp_path):
+    """A training remembers only its newest steps: here two, by another method than the first."""
+    log = tmp_path / "log.jsonl"
+    methods = ("--method", "ring+dense", "--later", "4=all-gather+topk:0.05")
+    words = ["train", *NET, *methods, "--log", str(log), "--json"]
+    program = (
+        "from commsched.train import training; training.NEWEST = 2\n"
+        f"from commsched.cli.main import main; raise SystemExit(main({words}))"
+    )
+    with Job(RANKS, [sys.executable, "-c", program]) as job:
+        done = job.wait(120)
+    assert done.status == 0, done.output
+    rows = [row.sent_bytes for row in training.read(log) if isinstance(row, training.LogRow)]
+    found = json.loads(done.output[done.output.index("{") :])
+    assert found["sent_bytes_per_step"] == sum(rows) / len(rows) != sum(rows[-2:]) / 2

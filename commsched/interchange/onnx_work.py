@@ -9,6 +9,7 @@ Shape = tuple[int, ...]
 VIEWS = ("Reshape", "Flatten", "Identity", "Squeeze", "Unsqueeze", "Dropout")  # move no memory
 STATIC = ("Shape", "Size")  # of a tensor: known before the step
 RECURRENT = ("LSTM", "GRU", "RNN")
+KEEP_AXES = ("Gather", "Slice", "Identity", "Dropout", "Cast")  # sequence and batch stay in place
 NORMS = (
     *("BatchNormalization", "LayerNormalization", "GroupNormalization"),
     *("InstanceNormalization", "SimplifiedLayerNormalization", "RMSNormalization"),

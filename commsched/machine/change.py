@@ -4,9 +4,10 @@ import json
 from collections.abc import Sequence, Set
 from typing import Any
 
+from commsched import records
 from commsched.errors import CommschedError
 from commsched.machine import file
-from commsched.machine.devices import accelerator
+from commsched.machine.devices import accelerator, recognised
 from commsched.machine.level import place_of_node
 from commsched.machine.model import Device, Machine, resized
 from commsched.quantity import RATE, Quantity
@@ -72,7 +73,10 @@ def _changed(machine: Machine, key: str, value: str, where: str) -> Machine:
     data = file.flat_data(machine)
     stale: Stale = []
     if key == "gpu":
-        data["device"] = file.device_data(accelerator(value).device)
+        sold, known = accelerator(value), recognised(machine.device.name)
+        data["device"] = file.device_data(sold.device)
+        if known is not None and machine.inside == known.inside:  # as sold with the device
+            data["links"]["inside"] = records.to_data(sold.inside)
     elif key == "nic":
         stale = _port(data, machine, value, where)
     else:

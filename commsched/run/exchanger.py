@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from mpi4py import MPI
@@ -37,6 +36,7 @@ from commsched.run.handover import (
     checked_successor,
     lowered,
     places_of,
+    restored,
     since_of,
 )
 from commsched.run.job import agree
@@ -323,27 +323,28 @@ class Exchanger:
         """Return what the next step needs of those before, on this rank, between two steps."""
         engine = self._between("keep its state")
         engine.drain()
-        kept = {"plan": engine.plan.hash, "carried": self._carrying.kept()}
-        return {"step": self._handover.step + 1, **kept, **engine.buckets.kept()}
+        own = {"rank": self._comm.rank, "step": self._handover.step + 1, "plan": engine.plan.hash}
+        return {**own, "carried": self._carrying.kept(), **engine.buckets.kept()}
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """Go on after what `kept` returned on this rank, before the first `ready`."""
+        """Go on after what `kept` returned on this rank, before the first `ready`, on all ranks."""
         engine = self._running()
         if self._handover.step >= 0:
             raise CommschedError("a state is restored before the first step, not after it")
-        step = checked_step(kept, engine.plan)
-        engine.buckets.restore(kept)
-        self._carrying.restore(engine.plan, kept["carried"])
+
+        def own() -> int:
+            step = checked_step(kept, engine.plan, self._comm.rank)
+            engine.buckets.restore(kept)
+            self._carrying.restore(engine.plan, kept["carried"])
+            return step
+
+        engine.board.show("compute", WaitStatus(0, "restore", "waits for all ranks", now(), True))
+        step = restored(own, self._comm)
         self._handover.begin_at(step)
         engine.begin_at(step)
         self._changes.watch(step)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         engine = self._running()
         try:
             if error is not None:

@@ -1,14 +1,15 @@
 """Gradients of a step that a training loop has handed over and waited for, and completed layers."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from mpi4py import MPI
 
 from commsched.arrays import Array
 from commsched.coding.codec import State
-from commsched.errors import CommschedError
+from commsched.errors import Agreed, CommschedError
 from commsched.exchange.lists import joint
 from commsched.exchange.rows import Part, Rows, rows_of
 from commsched.kernels.merge import Listed, listed
@@ -18,6 +19,7 @@ from commsched.program.launch_ops import check_can_leave
 from commsched.program.model import Op, Program, Role
 from commsched.program.read_plan import AnyPlan, checked_plan
 from commsched.program.registry import STRATEGIES
+from commsched.run.job import agree
 from commsched.run.updates import check_parameters
 
 KINDS = {"cpu": "NumPy", "cuda": "CuPy"}
@@ -89,6 +91,19 @@ def check_left(steps: list[float]) -> None:
         )
 
 
+def restored(work: Callable[[], int], comm: MPI.Intracomm) -> int:
+    """Restore the states of all ranks; return the step before which all of them were kept."""
+    step = agree.on_all_ranks(work, comm)
+    steps = agree.gather_numbers(step, comm)
+    if min(steps) != max(steps):
+        first, last = steps.index(min(steps)), steps.index(max(steps))
+        raise Agreed(
+            f"the states were kept before different steps: that of rank {first} before step"
+            f" {int(min(steps))}, that of rank {last} before step {int(max(steps))}"
+        )
+    return step
+
+
 def check_strategy(plan: Plan, parameters: Mapping[str, Any] | None, replans: bool = False) -> None:
     """Refuse a plan whose exchanges a caller cannot follow who computes all layers at once."""
     if replans and any(launch.since for launch in plan.launches):
@@ -145,11 +160,14 @@ def checked_successor(given: AnyPlan, old: Plan) -> Plan:
     return plan
 
 
-def checked_step(kept: Mapping[str, Any], plan: Plan) -> int:
+def checked_step(kept: Mapping[str, Any], plan: Plan, rank: int) -> int:
     """Return the step before which a rank kept its state; refuse what belongs to no such state."""
     lacks = [key for key in ("plan", "step", "carried") if key not in kept]
     if lacks:
         raise CommschedError(f"the state lacks {lacks[0]!r}; restore all that kept() returned")
+    of = kept.get("rank", rank)  # older states do not say it
+    if of != rank:
+        raise CommschedError(f"the state is of rank {of}, not of rank {rank}")
     own, here, step = str(kept["plan"]), plan.hash, kept["step"]
     if own != here:
         raise CommschedError(f"the state belongs to plan {own[:12]}..., not to {here[:12]}...")

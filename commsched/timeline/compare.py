@@ -127,7 +127,7 @@ def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Com
         clock_uncertainty=uncertainty,
         doubt=doubt,
         warnings=(
-            *filter(None, (*doubts, fewer)),
+            *filter(None, (*doubts, fewer, _unlike(*found))),
             *predicted.warnings,
             *measured.warnings,
             *fabric_differences(predicted.header, measured.header),
@@ -143,12 +143,23 @@ def _common(*sides: Timeline) -> tuple[list[Timeline], str]:
     """Return two timelines on the ranks that both hold, and what to say if a file holds fewer."""
     one, other = map(measure.ranks_seen, sides)
     both = np.intersect1d(one, other)
-    shared = [t.select(np.isin(t.rank, both)) for t in sides]
-    if np.array_equal(one, other) or any(len(measure.steps(t)) < 2 for t in shared):
-        return list(sides), ""
+    whole = np.array_equal(one, other)
+    shared = [t if whole else t.select(np.isin(t.rank, both)) for t in sides]
+    if any(len(measure.steps(t)) < 2 for t in shared):
+        return list(sides), "operations and busy seconds of each side are of other ranks"
     held = units.count(len(both), "rank")
     told = f"operations and busy seconds are of the {held} that both files hold"
-    return shared, told
+    return shared, told if len(both) < sides[0].ranks else ""
+
+
+def _unlike(one: Totals, other: Totals) -> str:
+    """Say that two sides are of unlike steps, if `same_steps` could not choose alike ones."""
+    if one.steps == other.steps or one.cycle == other.cycle:
+        return ""
+    return (
+        f"the sides count unlike steps, {one.statistic} and {other.statistic}; simulate as many"
+        " steps as the other file has"
+    )
 
 
 def swapped(predicted: Timeline, measured: Timeline) -> bool:

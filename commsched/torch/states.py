@@ -45,12 +45,15 @@ def _put(tensor: Any, values: Any) -> None:
     tensor.copy_(values)
 
 
+HELD = ("_buffers", "_non_persistent_buffers_set", "_modules")  # attributes of a module
+
+
 class Buffers:
-    """A model's buffers as they are now; a forward pass may write, replace and add some."""
+    """A model's buffers and modules now; a forward pass may write, replace and add some."""
 
     def __init__(self, model: Any) -> None:
-        held = ((m._buffers, m._non_persistent_buffers_set) for m in model.modules())
-        self._of_modules = [(now, now.copy()) for both in held for now in both]
+        held = ((m, key, getattr(m, key)) for m in model.modules() for key in HELD)
+        self._of_modules = [(m, key, now, now.copy()) for m, key, now in held]
         self._values = [(b, b.data, b.detach().clone()) for b in model.buffers()]
         self._names = {name for name, _ in model.named_buffers(remove_duplicate=False)}
 
@@ -61,10 +64,11 @@ class Buffers:
         return state
 
     def restore(self) -> None:
-        """Give the modules these buffers again, with the values that they had."""
-        for now, before in self._of_modules:
+        """Give the modules these buffers and modules again, with the values that they had."""
+        for module, key, now, before in self._of_modules:
             now.clear()
             now.update(before)
+            setattr(module, key, now)  # a script may have put another one there
         for buffer, data, values in self._values:
             buffer.data = data  # of the same size and type
             _put(data, values)

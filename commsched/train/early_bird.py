@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -20,11 +21,17 @@ QUEUE, NEAR = 5, 0.1  # masks that must agree, and the share in which they may d
 Masks = Mapping[str, Array]
 
 
-@lru_cache(maxsize=1)  # ranks in one process start from the same warm-up
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What to call after each step. All are equal: each rank has its own and the same warm-up."""
+
+    call: Callable[[], None] = field(compare=False)
+
+
 def warm_up(
     net: TrainableNet,
     train: Samples,
-    kept: tuple[tuple[str, int], ...],
+    kept: Mapping[str, int],
     batch: int,
     rate: float,
     seed: int,
@@ -33,13 +40,28 @@ def warm_up(
 ) -> dict[str, Array]:
     """Return the parameters, float32, after a dense warm-up with Adam on the first batches.
 
-    Every ROUND steps each tensor's largest magnitudes, as many as `kept` says, are its mask. The
-    warm-up ends once each of the QUEUE masks before differs from the last mask in at most NEAR of
-    its elements, or after `most` steps. `beat` is called after each. Returns the same arrays in
-    every call, which must not be changed.
+    Every ROUND steps each tensor's `kept` largest magnitudes are its mask. The warm-up ends
+    once each of the QUEUE masks before differs from the last mask in at most NEAR of its elements,
+    or after `most` steps. `beat` is called after each.
     Source: You et al., "Drawing early-bird tickets", ICLR 2020, which compares whole channels after
     every epoch and divides by all channels, kept or not.
     """
+    found = warmed(net, train, tuple(kept.items()), batch, rate, seed, most, Beat(beat))
+    return {name: values.copy() for name, values in found.items()}
+
+
+@lru_cache(maxsize=1)  # ranks in one process start from the same warm-up
+def warmed(
+    net: TrainableNet,
+    train: Samples,
+    kept: tuple[tuple[str, int], ...],
+    batch: int,
+    rate: float,
+    seed: int,
+    most: int,
+    beat: Beat,
+) -> dict[str, Array]:
+    """Return what `warm_up` does, the same arrays in every call."""
     values, adam = net.start(seed), find_optimizer("adam")
     state = {n: {word: np.zeros_like(v) for word in adam.words} for n, v in values.items()}
     before: deque[Masks] = deque(maxlen=QUEUE)
@@ -49,7 +71,7 @@ def warm_up(
         for part in found:
             for name, gradient in part.items():
                 adam.update(values[name], gradient, state[name], step, rate)
-        beat()
+        beat.call()
         if step % ROUND == ROUND - 1:
             masks = {n: largest(values[n].reshape(-1), count) for n, count in kept}
             if len(before) == QUEUE and all(distance(old, masks) <= NEAR for old in before):

@@ -346,7 +346,7 @@ def _result(
     """Return the training's result on rank 0; all ranks raise if their parameters differ."""
     end = common_digest if learner.alike else digest_per_rank
     parameters = end(learner.whole(MpiNeighbours(comm)), comm)
-    own = float(np.mean([row.sent_bytes for row in training.rows])) if training.rows else 0.0
+    own = training.sent / max(training.logged, 1)
     sent = agree.gather_numbers(own, comm)
     if comm.rank:
         return None

@@ -70,6 +70,7 @@ class Training:
         self._learner, self._plan, self._comm = learner, plan, comm
         self._log, self._store, self._options = log, store, options
         self.rows: deque[LogRow] = deque(maxlen=NEWEST)
+        self.logged, self.sent = 0, 0  # steps, and B that this rank has sent in them
         self.held: HeldOutRow | None = None
         self._first = 0
         self._open: list[tuple[int, float]] = []  # steps whose scores are under way, their seconds
@@ -230,6 +231,7 @@ class Training:
                 skipped=overflow,
             )
             self.rows.append(row)
+            self.logged, self.sent = self.logged + 1, self.sent + sent
             self._write(row)
             self._options.progress(row)
 

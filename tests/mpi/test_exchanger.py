@@ -209,6 +209,24 @@ def test_a_state_goes_on_under_an_error_budget():
 
 
 @pytest.mark.groups(2)
+def test_states_of_other_ranks_and_of_different_steps_are_refused_where_they_are_restored():
+    plan = make_plan(methods=["all-gather+topk:0.2"])
+    with Exchanger(plan, WORLD) as exchanger:
+        one_step(exchanger, 0, WORLD.rank)
+        first = deepcopy(exchanger.kept())
+        one_step(exchanger, 1, WORLD.rank)
+        second = deepcopy(exchanger.kept())
+    assert first["rank"] == WORLD.rank
+    with Exchanger(plan, WORLD) as again:
+        swapped = second | {"rank": 1 - WORLD.rank if WORLD.rank < 2 else WORLD.rank}
+        refused(lambda: again.restore(swapped), "the state is of rank 1, not of rank 0")
+        told = "that of rank 0 before step 1, that of rank 1 before step 2"
+        refused(lambda: again.restore(first if WORLD.rank == 0 else second), told)
+        again.restore(second)
+        one_step(again, 2, WORLD.rank)
+
+
+@pytest.mark.groups(2)
 def test_a_state_between_a_change_of_plan_and_the_next_step_holds_what_was_not_sent():
     methods = "all-gather+topk:0.2", "ring+dense"
     lossy, dense = (make_plan(methods=[method], mean=False) for method in methods)

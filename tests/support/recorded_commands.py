@@ -85,7 +85,7 @@ vgg16 --machine p3dn.24xlarge --nodes 2 --strategy daso --param gs=2 --param wai
 vgg16 --machine comet --strategy daso --param warmup=0 --param blocking=dense --param max_gs=4
   @ 8
 resnet32 --machine traces/convergence/machine.json --strategy daso --bucket 1 --jitter 0.1
-resnet32 --machine traces/convergence/machine.json --strategy shadow --bucket 1 --jitter 0.1
+resnet32 --machine traces/convergence/machine.json --strategy shadow --jitter 0.1
 resnet50 --machine p3dn.24xlarge --nodes 2 --strategy shadow
 lstm --machine comet --strategy shadow --param every=2 --param lag=0 @ 6
 vgg16 --machine comet --strategy shadow --param every=2 --jitter 0.1 @ 8

@@ -68,7 +68,10 @@ class Counting(nn.Module):
         self.last = x.detach()
         self.seen = torch.cat([self.seen, x.detach().mean(0)])
         self.layer.register_buffer("first", torch.ones(1))
-        return self.layer(x)
+        self._buffers = dict(self._buffers)
+        self.passes = self.passes + 1
+        self.norm = nn.BatchNorm1d(4, affine=False)
+        return self.norm(self.layer(x))
 
 
 @check
@@ -77,6 +80,7 @@ def buffers_are_afterwards_as_before():
     captured("mlp", model)
     assert model.passes == 0
     assert model.passes is model.also
+    assert not hasattr(model, "norm")
     assert model.last is None
     assert not len(model.seen)
     assert torch.equal(model.wide, torch.zeros(2))

@@ -294,6 +294,11 @@ def _check(args: argparse.Namespace, wanted: Request, made: Plan) -> None:
     """Refuse a plan that does not keep what was asked for."""
     if args.strategy != choice.AUTO:
         by_planner(made, args.planner)
+    gradients = any(launch.payload == "gradient" for launch in made.launches)
+    if args.bucket is not None and wanted.strategy in FRAMES and not gradients:
+        raise CommschedError(
+            f"--bucket is for gradients; strategy {made.strategy!r} exchanges none: leave it out"
+        )
     if wanted.memory is not None and not fits(wanted, made):
         raise refusal(wanted, made)
     for launch in made.launches if wanted.lossless else ():

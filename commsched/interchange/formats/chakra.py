@@ -1,6 +1,7 @@
 """A Chakra execution trace: compute between the all-reduces of a step's backward pass."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from commsched import units
@@ -37,17 +38,22 @@ def read(content: Content, options: Options) -> Imported:
     """
     found = nodes(content)
     used = _on_device(found)
-    turn = _turn(found, used, content.where)
-    _check_one_step(used, turn, content.where)
+    backward = _backward(found, used)
+    if not any(backward):
+        raise CommschedError(
+            f"{content.where}: no node is named as part of a backward pass; record a training step"
+        )
+    turn = backward.index(True)
+    _check_one_step(used, backward, content.where)
     forward = sum(node.seconds for node in used[:turn] if node.kind == COMPUTE)
     buckets, rest = _buckets(used[turn:])
-    backward = sum(seconds for seconds, _ in buckets)
+    computed = sum(seconds for seconds, _ in buckets)
     if not buckets:
         raise CommschedError(
             f"{content.where}: no all-reduce with its 'comm_size' follows the backward pass: the"
             " gradients are not known; record a step of data-parallel training"
         )
-    if not backward:
+    if not computed:
         raise CommschedError(
             f"{content.where}: no node of the backward pass has a duration; link the trace with the"
             " trace of torch.profiler of the same step (chakra_trace_link) and convert it again"
@@ -57,7 +63,7 @@ def read(content: Content, options: Options) -> Imported:
         Layer(
             name=f"bucket.{k}",
             after=(f"bucket.{k + 1}",) if k < last else (),
-            forward=forward * seconds / backward,
+            forward=forward * seconds / computed,
             backward=seconds,
             tensors=(Tensor(name=f"bucket.{k}.0", shape=(max(nbytes // 4, 1),)),),
         )
@@ -94,29 +100,38 @@ def _on_device(found: Sequence[ChakraNode]) -> list[ChakraNode]:
     return sorted(used, key=lambda node: (node.start, node.number))
 
 
-def _turn(found: Sequence[ChakraNode], used: Sequence[ChakraNode], where: str) -> int:
-    """Return the place of the first node of the backward pass: its name or an input's says so."""
+def _backward(found: Sequence[ChakraNode], used: Sequence[ChakraNode]) -> list[bool]:
+    """Return which nodes are computed in a backward pass: their names or an input's say so."""
     names = {node.number: node.name for node in found}
-    for place, node in enumerate(used):
-        if node.kind == COMPUTE:
-            said = [node.name, *(names.get(number, "") for number in node.inputs)]
-            if any(BACKWARD.search(name) for name in said):
-                return place
-    raise CommschedError(
-        f"{where}: no node is named as part of a backward pass; record a training step"
-    )
+    said = ([node.name, *(names.get(number, "") for number in node.inputs)] for node in used)
+    return [
+        node.kind == COMPUTE and any(map(BACKWARD.search, words))
+        for node, words in zip(used, said, strict=True)
+    ]
 
 
-def _check_one_step(used: Sequence[ChakraNode], turn: int, where: str) -> None:
+def _check_one_step(used: Sequence[ChakraNode], backward: Sequence[bool], where: str) -> None:
     """Refuse a trace in which another forward pass follows the first all-reduce of gradients.
 
-    A backward pass that computes activations again has fewer forward nodes there: those of its
-    first segment come before any gradient.
+    What computes before the first backward pass, and is named forward or computes there again, is
+    the forward pass. A backward pass that computes activations again has fewer forward nodes there:
+    those of its first segment come before any gradient.
     """
+    turn = backward.index(True)
     sums = [i for i, n in enumerate(used) if i >= turn and n.facts.get("comm_type") == ALL_REDUCE]
-    ahead = [i for i, n in enumerate(used) if n.kind == COMPUTE and FORWARD.search(n.name)]
-    before = sum(i < turn for i in ahead)
-    if sums and 0 < before <= sum(i > sums[0] for i in ahead):
+    if not sums:
+        return
+    before = Counter(n.name for n in used[:turn] if n.kind == COMPUTE)
+    after = Counter(
+        n.name
+        for n, back in zip(used[sums[0] :], backward[sums[0] :], strict=True)
+        if n.kind == COMPUTE and (not back or FORWARD.search(n.name))
+    )
+    named, again = (
+        sum(count for name, count in some.items() if FORWARD.search(name))
+        for some in (before, after)
+    )
+    if 0 < named <= again or (before and before <= after):
         raise CommschedError(f"{where}: the trace is of several steps; record or export one step")
 
 

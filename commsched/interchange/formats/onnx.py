@@ -9,7 +9,9 @@ from typing import Any
 from commsched.errors import CommschedError, install
 from commsched.interchange.content import Content
 from commsched.interchange.onnx_work import (
+    KEEP_AXES,
     PARAMETERS,
+    RECURRENT,
     STATIC,
     SUBGRAPHS,
     VIEWS,
@@ -122,8 +124,8 @@ def _names(model: Any) -> Iterator[object]:
 
 
 def _set_sizes(graph: Any, options: Options, where: str) -> None:
-    """Give axes that only have names their sizes; the first axis is the batch."""
-    constant = {one.name for one in graph.initializer}
+    """Give axes that only have names their sizes."""
+    constant, second = {one.name for one in graph.initializer}, _sequence_first(graph)
     sizes, named = dict(options.sizes), list[str]()
     for value in graph.input:
         if value.name in constant:
@@ -132,7 +134,7 @@ def _set_sizes(graph: Any, options: Options, where: str) -> None:
             if axis.HasField("dim_value") and axis.dim_value > 0:
                 continue
             name = axis.dim_param or f"{value.name}.{place}"
-            if place == 0:
+            if place == (value.name in second):
                 sizes.setdefault(name, options.batch or 1)
             if name not in sizes:
                 raise CommschedError(
@@ -147,6 +149,18 @@ def _set_sizes(graph: Any, options: Options, where: str) -> None:
                 f"{where}: --size {_plain(name)}: no input has an axis of that name without a size"
                 + (nearest(name, named) or "; leave the option out")
             )
+
+
+def _sequence_first(graph: Any) -> set[str]:
+    """Return the values whose second axis is the batch, as recurrent nodes read them."""
+    found = set[str]()
+    for node in reversed(graph.node):
+        if node.op_type in RECURRENT:
+            if not any(one.name == "layout" and one.i for one in node.attribute):
+                found.update(name for name in (node.input[0], *node.input[5:7]) if name)
+        elif node.op_type in KEEP_AXES and not found.isdisjoint(node.output):
+            found.update(node.input[node.op_type == "Gather" :][:1])
+    return found
 
 
 def _known(graph: Any) -> _Graph:
@@ -245,10 +259,12 @@ def _parameters(found: _Graph, node: Any) -> Iterator[Tensor]:
 
 
 def _batch(graph: Any, found: _Graph) -> int:
-    """Return the first size of the first input that is no parameter."""
+    """Return the batch of the first input that is no parameter: its first axis, or its second."""
     names = [one.name for one in graph.input if one.name in found.sources]
-    shapes = [found.shapes[name] for name in names if found.shapes.get(name)]
-    return max(shapes[0][0], 1) if shapes else 1
+    first = next((name for name in names if found.shapes.get(name)), None)
+    if first is None:
+        return 1
+    return found.shapes[first][first in _sequence_first(graph)]
 
 
 def _times(layer: Layer, factor: float, fixed: float) -> Layer:

@@ -196,10 +196,10 @@ def start_of(
     params = STRATEGIES[plan.strategy].settings(plan)
     if params["mask"] != "early-bird":
         return net.start(settings.seed, layers)
-    kept = tuple((n, t.numel) for n, t in plan.net.tensors.items())
+    kept = {n: t.numel for n, t in plan.net.tensors.items()}
     batch, rate, seed, most = settings.batch, settings.rate, settings.seed, int(params["warmup"])
     found = warm_up(net, data.train, kept, batch, rate, seed, most, beat)
-    return {name: found[name].copy() for layer in net.layers[layers] for name in layer.tensors}
+    return {name: found[name] for layer in net.layers[layers] for name in layer.tensors}
 
 
 def mask_of(plan: Plan, seed: int, name: str, values: Array) -> Array | None:
