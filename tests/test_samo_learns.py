@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from commsched.errors import CommschedError
-from commsched.kernels.adam_constants import AdamConstants
-from commsched.kernels.pruned import adam, kept_of, largest
+from commsched.kernels.pruned import AdamConstants, adam, kept_of, largest
 from commsched.plan.model import Plan
 from commsched.run.engine.buckets import Buckets
 from commsched.run.engine.device_queue import DeviceQueue
