@@ -104,10 +104,12 @@ def test_an_order_that_does_not_exist_is_refused():
 
 @pytest.mark.parametrize("teams", [2, 4])
 @pytest.mark.parametrize("ports", [1, 2])
-def test_groups_share_the_ports_of_all_levels(teams, ports):
+@pytest.mark.parametrize("slow", [1, 3, 30])
+def test_groups_share_the_ports_of_all_levels(teams, ports, slow):
     """Each group's messages take as long as they do in a round with those of all groups."""
     on = tree(2, 2, 2, 4)
-    on = replace(on, nic=replace(on.nic, per_node=ports))
+    node = replace(on.between, per_byte=slow * on.between.per_byte)
+    on = replace(on, nic=replace(on.nic, per_node=ports), overrides={1: node})
     groups = [on.group(range(first, on.size, teams)) for first in range(teams)]
     for ahead in range(1, groups[0].size):
         ranks = np.arange(on.size)

@@ -62,9 +62,8 @@ class Climb:
                 self._ports.append(None)
             elif k == node + 1 and nic is not None and node_ports is not None:
                 per_byte = np.full(len(ranks), nic.per_byte)
-                for slow in level.overrides:  # a slower link has slower ports, which ranks share
-                    mine = self._child[k] == slow.child
-                    per_byte[mine] = max(nic.per_byte, slow.link.per_byte)
+                for slow in level.overrides:
+                    per_byte[self._child[k] == slow.child] = nic.of(slow.link)
                 self._ports.append(_Ports(node_ports, per_byte))
             else:
                 self._ports.append(_Ports(below, rates[k] * rails))
