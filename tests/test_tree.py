@@ -150,6 +150,18 @@ def test_a_tree_of_two_levels_costs_what_its_nodes_cost(name, nodes, lanes, data
     np.testing.assert_allclose(got.end, want.end, rtol=1e-12)
 
 
+@pytest.mark.parametrize("slow", [(), (0,), (0, 1)])
+def test_a_measured_link_counts_in_a_tree_where_it_counts_between_nodes(slow):
+    curve = replace(SLOW, points=((0.0, 5e-6), (1e4, 8e-6)))
+    on = filled(2, 2, between=curve, overrides=dict.fromkeys(slow, SLOW))
+    levels = (
+        Level(name="node", children=2, link=FAST),
+        Level(name="fabric", children=2, link=curve),
+    )
+    got, want = played("ring", replace(on, levels=levels), 3000), played("ring", on, 3000)
+    np.testing.assert_allclose(got.end, want.end, rtol=1e-12)
+
+
 def wire_of(on: Machine, *moves: tuple[int, int]) -> list[tuple[float, float]]:
     """L + o and s/B of each move of a round."""
     src, dst = np.array(moves).T
