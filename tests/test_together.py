@@ -67,6 +67,18 @@ def test_the_exchanges_of_two_stages_take_twice_as_long_as_one_by_itself():
             assert (p.end - p.start).max() == pytest.approx(2 * alone, rel=0.02)
 
 
+@pytest.mark.parametrize("library", ["mpich", "nccl"])
+@pytest.mark.parametrize("slow", [1, 3, 30])
+def test_a_librarys_sum_shares_the_port_of_a_slow_node_with_groups_beside(library, slow):
+    on = shared_nic(machine(4, 4), PER_BYTE)
+    node = replace(on.between, per_byte=slow * PER_BYTE)
+    on = replace(on, library=library, overrides={1: node} if slow > 1 else {})
+    team = on.group(range(0, 16, 4))
+    sums = find_method("native+dense"), BucketSpec.uniform(10**8)
+    beside, alone = (price(*sums, each, team).exchange for each in (alongside(on, team), on))
+    assert beside == pytest.approx(4 * alone, rel=0.2)
+
+
 @given(nodes=st.integers(1, 4), lanes=st.integers(1, 5))
 def test_a_ring_by_number_is_the_ring_where_ranks_fill_nodes_in_turn(nodes, lanes):
     on = machine(nodes, lanes).everyone
@@ -104,10 +116,12 @@ def test_an_order_that_does_not_exist_is_refused():
 
 @pytest.mark.parametrize("teams", [2, 4])
 @pytest.mark.parametrize("ports", [1, 2])
-def test_groups_share_the_ports_of_all_levels(teams, ports):
+@pytest.mark.parametrize("slow", [1, 3, 30])
+def test_groups_share_the_ports_of_all_levels(teams, ports, slow):
     """Each group's messages take as long as they do in a round with those of all groups."""
     on = tree(2, 2, 2, 4)
-    on = replace(on, nic=replace(on.nic, per_node=ports))
+    node = replace(on.between, per_byte=slow * on.between.per_byte)
+    on = replace(on, nic=replace(on.nic, per_node=ports), overrides={1: node})
     groups = [on.group(range(first, on.size, teams)) for first in range(teams)]
     for ahead in range(1, groups[0].size):
         ranks = np.arange(on.size)

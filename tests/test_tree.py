@@ -64,7 +64,9 @@ FOUR = tree(2, 2, 2, 2)
 
 
 def test_a_tree_is_read_as_it_was_written(tmp_path: Path) -> None:
-    for machine in (FOUR, resized(FOUR, 3), tree(4, 3, names=("node", "rack"))):
+    nvlink = replace(STEP[0], per_byte=2e-12)  # faster than any port
+    one_node = tree(8, names=("node",), inside=nvlink, between=nvlink)
+    for machine in (FOUR, resized(FOUR, 3), tree(4, 3, names=("node", "rack")), one_node):
         path = tmp_path / "m.json"
         file.write(path, machine)
         assert file.read(path) == machine
@@ -147,6 +149,18 @@ def test_a_tree_of_two_levels_costs_what_its_nodes_cost(name, nodes, lanes, data
         Level(name="fabric", children=nodes, link=SLOW),
     )
     got, want = played(name, replace(on, levels=levels), 3000), played(name, on, 3000)
+    np.testing.assert_allclose(got.end, want.end, rtol=1e-12)
+
+
+@pytest.mark.parametrize("slow", [(), (0,), (0, 1)])
+def test_a_measured_link_counts_in_a_tree_where_it_counts_between_nodes(slow):
+    curve = replace(SLOW, points=((0.0, 5e-6), (1e4, 8e-6)))
+    on = filled(2, 2, between=curve, overrides=dict.fromkeys(slow, SLOW))
+    levels = (
+        Level(name="node", children=2, link=FAST),
+        Level(name="fabric", children=2, link=curve),
+    )
+    got, want = played("ring", replace(on, levels=levels), 3000), played("ring", on, 3000)
     np.testing.assert_allclose(got.end, want.end, rtol=1e-12)
 
 
@@ -315,18 +329,26 @@ def test_planners_try_a_torus_where_there_is_one():
     assert "torus" not in {m.name.partition("+")[0] for m in legal_methods(FOUR.everyone)}
 
 
-@pytest.mark.parametrize(("level", "plain"), [(0, 4000), (3, 400)])
-def test_a_rate_of_a_level_that_cannot_be_meant_is_asked_about(
-    level: int, plain: float, tmp_path: Path
+@pytest.mark.parametrize(
+    ("level", "key", "plain", "unit"),
+    [
+        (0, "bandwidth_GBps", 4000, "GB/s"),
+        (3, "bandwidth_GBps", 400, "GB/s"),
+        (3, "latency_us", 2_000_000, "us"),
+    ],
+)
+def test_a_number_of_a_level_that_cannot_be_meant_is_asked_about(
+    level: int, key: str, plain: float, unit: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "m.json"
     file.write(path, FOUR)
     data = json.loads(path.read_text())
-    for meant in (plain, f"{plain} GB/s"):
-        data["levels"][level]["link"]["bandwidth_GBps"] = meant
+    for meant in (plain, f"{plain} {unit}"):
+        data["levels"][level]["link"][key] = meant
         path.write_text(json.dumps(data))
         if meant == plain:
-            with pytest.raises(CommschedError, match=f'"{plain} GB/s" if you mean it'):
+            with pytest.raises(CommschedError, match=f'"{plain} {unit}" if you mean it'):
                 file.read(path)
     file.write(path, file.read(path))
-    assert file.read(path).levels[level].link.per_byte == pytest.approx(1 / (plain * 1e9))
+    link = file.read(path).levels[level].link
+    assert (1e-9 / link.per_byte if unit == "GB/s" else 1e6 * link.latency) == pytest.approx(plain)

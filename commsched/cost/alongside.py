@@ -1,6 +1,6 @@
 """Groups of ranks that exchange at the same time and share the ports of nodes and other units."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -9,7 +9,7 @@ from commsched.arrays import Ints
 from commsched.cost.climb import switches_below
 from commsched.cost.pattern import once, ports
 from commsched.machine.level import place_of_node, port_rates
-from commsched.machine.model import Group, Machine, Nic
+from commsched.machine.model import Group, Link, Machine, Nic
 
 
 def alongside(machine: Machine, group: Group) -> Machine:
@@ -33,6 +33,17 @@ def alongside(machine: Machine, group: Group) -> Machine:
     if not isinstance(found, Machine):
         machine.derived[key] = found = _crowded(machine, crowds)
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Crowded(Nic):
+    """Ports of nodes that other groups use, too: `per_byte` is G'."""
+
+    crowd: float
+
+    def of(self, own: Link) -> float:
+        """Return s/B of the ports of a node with a link of its own, which is as crowded."""
+        return max(self.per_byte, self.crowd * own.per_byte)
 
 
 class _Ports(NamedTuple):
@@ -76,8 +87,8 @@ def _crowded(machine: Machine, crowds: dict[int, float]) -> Machine:
     for k in crowds.keys() - {node}:
         port = Nic(per_node=1, per_byte=rates[k] * crowds[k])
         levels[k] = replace(levels[k], nic=port, oversubscription=0.0)
-    return replace(
-        machine,
-        levels=tuple(levels),
-        nic=None if nic is None else replace(nic, per_byte=nic.per_byte * crowds[node]),
-    )
+    if nic is not None:
+        crowd = crowds[node]
+        per_byte = nic.per_byte * crowd
+        nic = _Crowded(per_node=nic.per_node, per_byte=per_byte, turn=nic.turn, crowd=crowd)
+    return replace(machine, levels=tuple(levels), nic=nic)

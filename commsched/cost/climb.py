@@ -62,9 +62,8 @@ class Climb:
                 self._ports.append(None)
             elif k == node + 1 and nic is not None and node_ports is not None:
                 per_byte = np.full(len(ranks), nic.per_byte)
-                for slow in level.overrides:  # a slower link has slower ports, which ranks share
-                    mine = self._child[k] == slow.child
-                    per_byte[mine] = max(nic.per_byte, slow.link.per_byte)
+                for slow in level.overrides:
+                    per_byte[self._child[k] == slow.child] = nic.of(slow.link)
                 self._ports.append(_Ports(node_ports, per_byte))
             else:
                 self._ports.append(_Ports(below, rates[k] * rails))
@@ -78,15 +77,13 @@ class Climb:
         curves: list[tuple[Ints, Link]] = []
         for k, level in reversed([*enumerate(self._levels)]):  # from the top: its own numbers first
             here = top == k
-            self._override(found, curves, k, src, dst, top)
+            self._link(found, curves, k, src, dst, top)
             if level.torus and here.any():
                 moves = np.flatnonzero(here)
                 torus = _Torus(level, self._child[k])
                 hops[moves], busiest = torus.ways(src[moves], dst[moves])
                 shared[moves] = np.where(busiest > 1, busiest * level.link.per_byte, 0.0)
             self._share(shared, k, src, dst, top >= k)
-            if level.link.points and here.any():
-                curves.append((np.flatnonzero(here), level.link))
         latency, overhead, per_byte = found.T
         return Wire(hops * latency + overhead, overhead, per_byte, tuple(curves), shared)
 
@@ -97,7 +94,7 @@ class Climb:
             top[self._switch[k][src] == self._switch[k][dst]] = k
         return top
 
-    def _override(
+    def _link(
         self,
         found: Floats,
         curves: list[tuple[Ints, Link]],
@@ -107,13 +104,13 @@ class Climb:
         top: Ints,
     ) -> None:
         """Let the links of single children decide: the slower end's, where ends differ."""
-        level = self._levels[k]
-        if not level.overrides:
-            return
-        child = self._child[k]
-        own = np.array([slow.child for slow in level.overrides])
-        both = (top == k) & np.isin(child[src], own) & np.isin(child[dst], own)
-        found[both] = 0.0
+        level, child = self._levels[k], self._child[k]
+        own = [slow.child for slow in level.overrides]
+        both = np.isin(child[src], own) & np.isin(child[dst], own)
+        found[(top == k) & both] = 0.0
+        plain = (top == k) & ~both
+        if level.link.points and plain.any():
+            curves.append((np.flatnonzero(plain), level.link))
         for slow in level.overrides:
             hit = (top >= k) & ((child[src] == slow.child) | (child[dst] == slow.child))
             found[hit] = np.maximum(found[hit], terms(slow.link))

@@ -1,7 +1,7 @@
 """Terms of the closed forms: seconds of a message, bytes of a share, links of a group."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from copy import copy
 from dataclasses import dataclass
 from functools import wraps
@@ -13,7 +13,7 @@ from commsched.arrays import Floats, Ints
 from commsched.cost.pattern import Places
 from commsched.cost.wire import Wire
 from commsched.exchange.payload import Payload
-from commsched.machine.model import CodecRate, Group, Machine
+from commsched.machine.model import CodecRate, Group, Link, Machine
 from commsched.schedule.circles import Circles
 from commsched.schedule.levels import axis_rings, torus_table
 from commsched.schedule.rounds import Schedule
@@ -121,6 +121,25 @@ def remembered(derive: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S
     return wraps(derive)(found)
 
 
+class _End(NamedTuple):
+    """The end of a link at a node."""
+
+    link: Link
+    port: float  # s/B; 0: not shared
+
+    @classmethod
+    def of(cls, machine: Machine, node: int) -> "_End":
+        own, nic = machine.overrides.get(node), machine.nic
+        if nic is None:
+            return cls(own or machine.between, 0.0)
+        return cls(own or machine.between, nic.of(own) if own else nic.per_byte)
+
+
+def _slowest(ends: Collection[_End], flows: int) -> Wire:
+    """Return the slowest of some links while `flows` messages share each port."""
+    return Wire.slowest([end.link for end in ends], flows * max(end.port for end in ends))
+
+
 class Site:
     """The position of a group on a machine: the links of its levels, in the order of its nodes."""
 
@@ -135,12 +154,10 @@ class Site:
         self._counts = {len(members) for members in group.members}
         self.lanes = max(self._counts)  # on the fullest node
         self.inside = Wire.slowest([machine.inside])
-        self._nic = machine.nic
         ports = 1 if machine.nic is None else min(machine.nic.per_node, self.lanes)
         self.crowd = -(-self.lanes // ports)  # ranks that share a port
         nodes = (group.nodes[members[0]] for members in group.members)
-        self._ends = [machine.overrides.get(node, machine.between) for node in nodes]
-        self._links = tuple(set(self._ends))
+        self._ends = [_End.of(machine, node) for node in nodes]
 
     def coded(self, rate: CodecRate) -> "Site":
         """Return the site as a codec sees it."""
@@ -150,7 +167,7 @@ class Site:
 
     def between(self, flows: int) -> Wire:
         """Return the slowest link between nodes while `flows` messages share each port."""
-        return Wire.slowest(self._links, self._share(flows))
+        return _slowest(set(self._ends), flows)
 
     @remembered
     def apart(self, distance: int, flows: int) -> Wire:
@@ -225,9 +242,5 @@ class Site:
     def _across(self, flows: int) -> Circle:
         ends = zip(self._ends, self._ends[1:] + self._ends[:1], strict=True)
         kinds = Counter(map(frozenset, ends))
-        share = self._share(flows)
-        wires = tuple(Wire.slowest(links, share) for links in kinds)
+        wires = tuple(_slowest(both, flows) for both in kinds)
         return Circle(tuple(kinds.values()), wires, 0)
-
-    def _share(self, flows: int) -> float:
-        return 0.0 if self._nic is None else self._nic.per_byte * flows

@@ -254,9 +254,7 @@ class Places:
         count = int(port.max()) + 1
         sending = np.bincount(port[src[out]], minlength=count)[port[src]]
         receiving = np.bincount(port[dst[out]], minlength=count)[port[dst]]
-        # A node whose own link is slower than a port has slower ports, which its ranks share, too.
-        node_per_byte = np.array([0.0, *(link.per_byte for link in self._links[1:])])
-        speed = np.maximum(nic.per_byte, node_per_byte)[self._kind]
+        speed = np.array([nic.per_byte, *map(nic.of, self._links[1:])])[self._kind]
         return np.where(out, np.maximum(speed[src] * sending, speed[dst] * receiving), 0.0)
 
 

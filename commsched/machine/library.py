@@ -98,11 +98,12 @@ class Algorithm:
         return found
 
     def _on(self, machine: Machine) -> Machine:
-        nic = 0.0 if machine.nic is None else machine.nic.per_byte
-        inside = machine.inside.per_byte
+        nic, inside = machine.nic, machine.inside.per_byte
+        own = set(machine.overrides.values())
 
         def across(link: Link) -> Link:
-            mixed = (max(link.per_byte, nic) + (self.channels - 1) * inside) / self.channels
+            port = 0.0 if nic is None else nic.of(link) if link in own else nic.per_byte
+            mixed = (max(link.per_byte, port) + (self.channels - 1) * inside) / self.channels
             return _by(self.between, replace(link, per_byte=mixed))
 
         protocol = partial(_by, self.inside)

@@ -92,6 +92,10 @@ class Nic:
     def __post_init__(self) -> None:
         normalise(self, "nic: ")
 
+    def of(self, own: Link) -> float:
+        """Return s/B of the ports of a node with a link of its own: its ranks share that one."""
+        return max(self.per_byte, own.per_byte)
+
 
 def check_points(name: str, points: tuple[tuple[float, float], ...]) -> None:
     """Check points (bytes, seconds): bytes must ascend, seconds must not descend."""

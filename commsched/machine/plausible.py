@@ -84,23 +84,21 @@ def _doubts(data: dict[str, Any], machine: Machine) -> Iterator[Doubt]:
     if known is not None and known.slot < PORT:
         port = known.slot
         why = f"more than the PCI Express slot of {known.device.name} carries, {rate(port)}"
-    inside = INSIDE, "more than twice NVLink 5"
+    inside, between = (INSIDE, "more than twice NVLink 5"), (port, why)
     levels = data.get("levels")
     node = place_of_node(machine.levels) if machine.levels else 0
-    above = [
-        (f"levels.{k}.{what}", "bandwidth_GBps", *((port, why) if k > node else inside))
+    rates = [
+        (f"levels.{k}.{what}", between if k > node else inside)
         for k in range(len(levels) if isinstance(levels, list) else 0)
         for what in ("link", "nic")
     ]
+    rates += [("links.inside", inside), ("nic", between)]
+    if not machine.levels or node + 1 < len(machine.levels):  # else it stands for the one inside
+        rates.append(("links.between", between))
+    delays = [(place, key) for place, _ in rates for key in ("latency_us", "overhead_us")]
     for place, key, limit, reason in (
-        *above,
-        ("links.inside", "bandwidth_GBps", *inside),
-        ("links.inside", "latency_us", LATENCY, "more than a second"),
-        ("links.inside", "overhead_us", LATENCY, "more than a second"),
-        ("links.between", "bandwidth_GBps", port, why),
-        ("links.between", "latency_us", LATENCY, "more than a second"),
-        ("links.between", "overhead_us", LATENCY, "more than a second"),
-        ("nic", "bandwidth_GBps", port, why),
+        *((place, "bandwidth_GBps", *most) for place, most in rates),
+        *((place, key, LATENCY, "more than a second") for place, key in delays),
         ("device", "memory_GB", MEMORY, "more than 4 TB"),
         ("device", "bandwidth_GBps", STREAM, "more than twice the fastest memory"),
         ("device", "tflops", PEAK, "more than 20 Pflop/s"),
