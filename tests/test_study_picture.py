@@ -104,3 +104,15 @@ def test_a_price_of_a_machine_that_no_row_has_is_refused(study, tmp_path):
     wanted = StudyPicture(pareto="money", prices={"p3.16xlarge": 24.0, "sumit": 10.0})
     with pytest.raises(CommschedError, match="--price-per-hour sumit: no row is of that machine"):
         draw(study, tmp_path / "a.svg", wanted)
+
+
+def test_counts_of_seven_digits_are_told_apart(study, tmp_path):
+    rows = [{**study[0], "ranks": ranks} for ranks in (1048576, 1048577)]
+    draw(rows, tmp_path / "a.svg", StudyPicture(where={"ranks": "1048576"}))
+    with pytest.raises(CommschedError, match=r"no row has that; .* are 1048576, 1048577$"):
+        draw(rows, tmp_path / "b.svg", StudyPicture(where={"ranks": "1.04858e+06"}))
+
+
+def test_a_map_over_what_is_no_axis_is_refused(study, tmp_path):
+    with pytest.raises(CommschedError, match=r"'step' is none of bandwidth, ranks, .*give --x"):
+        draw(study, tmp_path / "a.svg", StudyPicture(value="step"))

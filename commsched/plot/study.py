@@ -67,6 +67,12 @@ def draw(rows: Sequence[Row], path: str | Path, wanted: StudyPicture) -> None:
         if name not in KNOWN:
             known = ", ".join(KNOWN)
             raise CommschedError(f"no column {name!r}; known: {known}{nearest(name, KNOWN)}")
+    for name in (wanted.x, wanted.y) if wanted.value else ():
+        if name not in AXES:
+            raise CommschedError(
+                f"a heat map lies over two axes of the study, and {name!r} is none of"
+                f" {', '.join(AXES)}: give --x and --y"
+            )
     if wanted.pareto:
         wanted = replace(wanted, x=wanted.pareto, y="step")
     numbers = [wanted.value or wanted.y, *([wanted.x] * (wanted.break_even or bool(wanted.pareto)))]

@@ -67,12 +67,17 @@ def order_of(row: Row, name: str) -> tuple[float, str]:
     )
 
 
+def digits(value: float) -> str:
+    """Write a number of a table: equal ones alike, different counts apart."""
+    return f"{value:.12g}"
+
+
 def text_of(row: Row, name: str) -> str:
     """Return a value as --where takes it; what a row leaves as it is, is a dash."""
     column = KNOWN[name]
     if not column.number:
         return str(row[column.name]) or "-"
-    return f"{value_of(row, name):g}" if there(row, name) else "-"
+    return digits(value_of(row, name)) if there(row, name) else "-"
 
 
 def shown_of(row: Row, name: str) -> str:

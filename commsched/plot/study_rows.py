@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from commsched.errors import CommschedError
 from commsched.nearest import nearest
-from commsched.plot.study_columns import KNOWN, Row, order_of, text_of, there, value_of
+from commsched.plot.study_columns import KNOWN, Row, digits, order_of, text_of, there, value_of
 
 
 def priced(rows: Sequence[Row], prices: Mapping[str, float]) -> list[Row]:
@@ -32,7 +32,7 @@ def as_texts(where: Mapping[str, str]) -> dict[str, str]:
         column = KNOWN[name]
         if column.read is not None:
             with suppress(CommschedError):  # a number without a unit is one of the axis
-                found[name] = f"{column.read(word) / column.scale:g}"
+                found[name] = digits(column.read(word) / column.scale)
     return found
 
 
