@@ -352,3 +352,10 @@ def test_a_number_of_a_level_that_cannot_be_meant_is_asked_about(
     file.write(path, file.read(path))
     link = file.read(path).levels[level].link
     assert (1e-9 / link.per_byte if unit == "GB/s" else 1e6 * link.latency) == pytest.approx(plain)
+
+
+def test_nodes_that_no_level_joins_are_refused() -> None:
+    one = tree(8, names=("node",), inside=STEP[0], between=STEP[0])
+    with pytest.raises(CommschedError, match="no level above its nodes that joins 3 of them"):
+        resized(one, 3)
+    assert resized(one, 1, 4).size == 4

@@ -253,6 +253,11 @@ class Machine:
         levels = list(refitted(self.levels, self.nodes, lanes))
         node = place_of_node(levels)
         levels[node] = replace(levels[node], link=self.inside)
+        if self.nodes > 1 and node + 1 == len(levels):
+            raise CommschedError(
+                f"machine {self.name!r} has no level above its nodes that joins {self.nodes} of"
+                " them; nearest: 1 node"
+            )
         if node + 1 < len(levels):
             slow = tuple(SlowChild(child=n, link=x) for n, x in sorted(self.overrides.items()))
             levels[node + 1] = replace(
