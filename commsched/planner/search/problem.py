@@ -128,11 +128,6 @@ class Problem:
         return self.request.params.get("overlap", "forward") == "forward"
 
     @property
-    def may_be_late(self) -> bool:
-        """Whether a plan of this request may apply buckets under the next forward pass."""
-        return self.late
-
-    @property
     def early(self) -> bool:
         """Whether buckets are applied late if the planner's system ends a step with all updates."""
         return self.request.params.get("overlap", "backward") == "forward"
@@ -161,7 +156,8 @@ class Problem:
         found = self.prices.free if made.sparse else self.prices.plain
         if not self.guard.active:
             return found
-        return self.guard.among(found, self.prices.methods, made) or found
+        methods = self.prices.methods
+        return [m for m in found if self.guard.allows(methods[m], made)] or found
 
     def allows(self, choice: MethodChoice) -> bool:
         """Whether a bucket may have its method under the error budget."""

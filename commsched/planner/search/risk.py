@@ -7,8 +7,8 @@ just hides its exchanges, suffers more than its predicted iteration tells.
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Floats, Ints
 from commsched.machine.fabric import HeldOut
 from commsched.machine.trust import alike
 from commsched.planner.request import Request
@@ -16,8 +16,6 @@ from commsched.planner.search.prices import PricedRows
 from commsched.planner.search.problem import Problem
 from commsched.planner.space import Candidate
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 DRAWS = 16
 NEAREST = 4  # held-out exchanges whose errors one that lasts about as long may have
 
