@@ -13,13 +13,14 @@ from commsched.net.graph import Layer, Net
 from commsched.net.tensor_cut import degrees, sums
 from commsched.plan.model import Launch, Param, Plan
 from commsched.planner.frames.zero import gathered
+from commsched.planner.launches import Priced, cheapest_of, stream_of
 from commsched.planner.limits.memory import enough, needed
 from commsched.planner.message_codecs import timed, with_codec
 from commsched.planner.pipelines import (
     Known,
-    chosen,
     deep_enough,
     possible,
+    shape_of,
     stage_buckets,
     with_method,
 )
@@ -35,7 +36,7 @@ from commsched.units import nbytes
 
 TENSOR = "tensor"
 FLAT = "reduce-scatter", "all-gather"  # shards in the order of their owners
-Costs = dict[tuple[object, ...], list[tuple[float, str]]]  # methods, cheapest first
+Costs = dict[tuple[object, ...], Priced]
 
 
 def gridded(request: Request, planner: Planner) -> Plan:
@@ -154,7 +155,7 @@ def _activations(plan: Plan, stage: Stage, costs: Costs) -> Iterator[Launch]:
             activations=count,
             after=layer.name,
             method="",
-            stream=_stream(plan, stage.ranks[: stage.width]),
+            stream=stream_of(plan.machine, stage.ranks[: stage.width]),
             payload="activation",
             group=stage.ranks,
             split=stage.replicas,
@@ -194,18 +195,10 @@ def _cheapest(plan: Plan, launch: Launch, methods: Sequence[Method], costs: Cost
     """Give a launch the cheapest of some methods; alike launches are priced once."""
     group, spec = plan.group(launch), plan.spec(launch)
     on = alongside(plan.machine, group)
-    shape: object = group.nodes if plan.machine.overrides else group.members
-    if group.levels:
-        shape = group.ranks
-    key = launch.purpose, spec.numel, shape, on.nic
+    key = launch.purpose, spec.numel, shape_of(plan.machine, group), on.nic
     if key not in costs:
         costs[key] = cheapest([find_method(m.name) for m in methods], spec, on, group)
-    return chosen(launch, costs[key])
-
-
-def _stream(plan: Plan, team: tuple[int, ...]) -> str:
-    node = plan.machine.node_of_rank
-    return "between" if len({node[rank] for rank in team}) > 1 else "inside"
+    return cheapest_of(launch, costs[key], exposed=True)
 
 
 for name in ("tensor", "3d"):

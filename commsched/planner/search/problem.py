@@ -15,7 +15,7 @@ from commsched.exchange.pair import LIBRARY
 from commsched.exchange.registry import find_method
 from commsched.plan.model import Plan
 from commsched.planner.deadline import Check, go_on
-from commsched.planner.launches import with_methods
+from commsched.planner.launches import filled, with_methods
 from commsched.planner.limits.error_budget import ErrorBudget
 from commsched.planner.request import Request
 from commsched.planner.search.evaluate import Evaluator, Lasting
@@ -218,16 +218,8 @@ class Problem:
 
     def filled(self, limit: float, first: float | None = None) -> list[Bucket]:
         """Whole tensors in backward order in buckets of at most `limit` bytes."""
-        groups: list[list[Unit]] = []
-        room = 0.0
-        for one in self.tensors:
-            (unit,) = one.units
-            size = 4.0 * unit.numel
-            if unit.forced or size > room or not groups:
-                groups.append([])
-                room = first if first is not None and len(groups) == 1 else limit
-            groups[-1].append(unit)
-            room = 0.0 if unit.forced else room - size
+        units = (one.units[0] for one in self.tensors)
+        groups = filled(units, lambda unit: bool(unit.forced), limit, first)
         return [bucket(group) for group in groups]
 
     def plan(self, candidate: Candidate, planner: str) -> Plan:
