@@ -1,6 +1,6 @@
 """What a planner decides about: units of gradient, buckets of units, and when they are ready."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from commsched.exchange.error import is_small
 from commsched.net.bucket import BucketSpec, Piece
-from commsched.net.graph import Net, Tensor
+from commsched.net.graph import Net
 from commsched.planner.request import Request
 from commsched.program.launch_ops import OPTIMIZERS
 from commsched.program.parts import IDLE, CodingTime, handover_seconds
@@ -177,13 +177,9 @@ def units(
         for tensor in reversed(layer.tensors):
             numel, forced = tensor.numel, request.force.get(tensor.name, "")
             sparse = tensor.sparsity.law != "dense"
-            if forced or sparse or numel <= limit:
-                piece = Piece(tensor.name, 0, numel)
-                found.append(Unit((piece,), numel, ready, position, sparse, forced))
-                continue
-            for piece in _parts(tensor, limit):
-                numel = piece.stop - piece.start
-                found.append(Unit((piece,), numel, ready, position, sparse, forced))
+            whole = Unit((Piece(tensor.name, 0, numel),), numel, ready, position, sparse, forced)
+            count = max(1, -int(-numel // limit))
+            found += parted(whole, min(MOST_PARTS, count))
     if join and request.max_error is not None and not request.small:
         found = _apart(found, net)
     if join and len(found) > MOST_UNITS:
@@ -205,10 +201,16 @@ def _apart(found: list[Unit], net: Net) -> list[Unit]:
     return kept
 
 
-def _parts(tensor: Tensor, limit: float) -> Iterable[Piece]:
-    count = min(MOST_PARTS, max(1, -int(-tensor.numel // limit)))
-    cuts = [tensor.numel * k // count for k in range(count + 1)]
-    return [Piece(tensor.name, *cut) for cut in pairwise(cuts)]
+def parted(unit: Unit, count: int) -> list[Unit]:
+    """Cut a whole tensor into near-equal parts; one that is forced or sparse stays whole."""
+    if count == 1 or unit.forced or unit.sparse:
+        return [unit]
+    (piece,) = unit.pieces
+    cuts = pairwise(unit.numel * k // count for k in range(count + 1))
+    return [
+        unit._replace(pieces=(Piece(piece.tensor, start, stop),), numel=stop - start)
+        for start, stop in cuts
+    ]
 
 
 def _joined(found: list[Unit], net: Net) -> list[Unit]:
