@@ -18,7 +18,8 @@ from commsched.exchange.payload import Payload
 from commsched.machine.model import Device, Group
 from commsched.net.bucket import BucketSpec
 from commsched.plan.model import Plan
-from commsched.schedule.circles import circles, ring_all_gather, ring_reduce_scatter
+from commsched.schedule.circles import ring_all_gather, ring_reduce_scatter
+from commsched.schedule.levels import axis_rings
 from commsched.schedule.rounds import Goal, Round, Schedule
 
 PREFIX = "shard:"
@@ -192,12 +193,9 @@ def _routed(collective: str, group: Group) -> Schedule:
     """Return the schedule that sums shards at their owners, or gathers shards."""
     if collective not in (HYBRID, *LEVELS):
         return route(collective, group)
-    lanes, nodes = group.lanes, len(group.members)
+    lanes = group.lanes
     ranks = np.array(group.members, np.int64)  # (nodes, lanes)
-    lane_first = np.broadcast_to(np.arange(lanes) * nodes, ranks.shape)
-    inside = circles(ranks, lane_first, lane_first + nodes)
-    block = np.arange(group.size).reshape(lanes, nodes)
-    across = circles(ranks.T, block, block + 1)
+    inside, across = axis_rings(ranks)
 
     def rounds() -> Iterator[Round]:
         if collective in SUMS:
