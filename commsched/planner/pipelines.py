@@ -48,14 +48,13 @@ def deep_enough(request: Request, make: Callable[[Request], Plan], key: str) -> 
     that needs least is returned under a limit that was asked for, else the first.
     """
     first = make(request)
-    limit = request.machine.device.memory if request.memory is None else request.memory
-    if key not in first.params or request.params.get(key) or needed(first) <= limit:
+    if key not in first.params or request.params.get(key) or needed(first) <= request.room:
         return first
     found = [first]
     for count in range(int(first.params[key]) + 1, most_stages(request) + 1):
         with suppress(CommschedError):  # so many stages cannot be made
             found.append(make(replace(request, params={**request.params, key: count})))
-            if needed(found[-1]) <= limit:
+            if needed(found[-1]) <= request.room:
                 return found[-1]
     return first if request.memory is None else min(found, key=needed)
 
@@ -89,23 +88,41 @@ def staged(request: Request, make: Callable[[Request], Plan] | None = None) -> P
         counts = counts[-1:]
     else:
         counts = possible(counts, given, layers)
-    limit = request.machine.device.memory if request.memory is None else request.memory
-    needs: list[float] = []
-    for count in counts:
-        params = given | {"stages": count}
-        net, params = strategy.prepare(request.net, request.machine, params)
-        plan = replace(request, net=net, params=params).plan()
-        needs.append(STRATEGIES[request.strategy].memory(plan).total)
-        if len(counts) == 1 or needs[-1] <= limit:
-            return with_codec(request, plan)
-    if make is not None:
-        most = {**request.params, "stages": counts[-1]}
-        needs.append(needed(make(replace(request, memory=None, params=most))))
+    plan, need = prepared(request, [{**given, "stages": count} for count in counts])
+    if len(counts) == 1 or need <= request.room:
+        return with_codec(request, plan)
+    need = needed_by(request, plan, make, "stages")
     raise CommschedError(
-        f"strategy {request.strategy!r}: with {counts[-1]} stages a rank needs"
-        f" {nbytes(needs[-1])}, and {nbytes(limit)} are allowed; more stages are not possible on"
-        f" {size} ranks and {layers} layers; nearest: {enough(needs[-1])}"
+        f"strategy {request.strategy!r}: with {counts[-1]} stages a rank needs {nbytes(need)}, and"
+        f" {nbytes(request.room)} are allowed; more stages are not possible on {size} ranks and"
+        f" {layers} layers; nearest: {enough(need)}"
     )
+
+
+def prepared(request: Request, choices: Sequence[Mapping[str, Param]]) -> tuple[Plan, float]:
+    """Return the plan without launches by the first parameters that fit, or the last; its bytes."""
+    strategy = STRATEGIES[request.strategy]
+    assert isinstance(strategy, PipelineStrategy)
+    for choice in choices:
+        net, params = strategy.prepare(request.net, request.machine, choice)
+        plan = replace(request, net=net, params=params).plan()
+        need = needed(plan)
+        if need <= request.room:
+            break
+    return plan, need
+
+
+def needed_by(
+    request: Request, plan: Plan, make: Callable[[Request], Plan] | None, *keys: str
+) -> float:
+    """Bytes on the rank that needs most, of a plan and the launches that `make` would give it.
+
+    keys: the parameters that the plan has settled.
+    """
+    if make is None:
+        return needed(plan)
+    settled = {key: plan.params[key] for key in keys if key in plan.params}
+    return needed(make(replace(request, memory=None, params={**request.params, **settled})))
 
 
 def possible(counts: Sequence[int], settings: Mapping[str, Param], layers: int) -> list[int]:

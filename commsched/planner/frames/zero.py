@@ -40,7 +40,7 @@ def sharded(request: Request, planner: Planner) -> Plan:
     priced: Costs = {}
     tried = product(sizes, _ways(request))
     plan = fastest(request, (_plan(request, size, levels, priced) for size, levels in tried))
-    limited = replace(request, memory=request.machine.device.memory)
+    limited = replace(request, memory=request.room)
     if request.memory is None and not fits(limited, plan):
         raise refusal(limited, plan)
     return plan

@@ -57,15 +57,8 @@ class Risk:
             drawn[:, k] = self._drawn(problem.prices.methods[choice.method].name)
         factors = np.take_along_axis(near, drawn, axis=0)  # (draws, rows)
         seconds = _longer(rows.seconds[:, :, np.newaxis, :], factors)
-        every = PricedRows(
-            np.tile(rows.ready, DRAWS),
-            np.tile(rows.after, DRAWS),
-            np.tile(rows.apply, DRAWS),
-            seconds.reshape(*rows.seconds.shape[:2], -1),
-            np.tile(rows.phases, DRAWS),
-            np.tile(rows.late, DRAWS),
-            np.tile(rows.handled, DRAWS),
-        )
+        every = PricedRows._make(np.tile(column, DRAWS) for column in rows)
+        every = every._replace(seconds=seconds.reshape(*rows.seconds.shape[:2], -1))
         index = np.arange(size - 1)[:, np.newaxis] + size * np.arange(DRAWS)
         found = evaluator.iterations(every, index, candidate.late)
         return float(found.mean()) - evaluator.one(candidate)
