@@ -12,7 +12,7 @@ from commsched.arrays import Array, Floats
 from commsched.coding.codec import Codec, State
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
-from commsched.exchange.method import Ends, Method, Phase, copy_seconds, take_gradient
+from commsched.exchange.method import Ends, Method, Phase, copy_seconds, give_decoded, take_gradient
 from commsched.exchange.pair import feedback_seconds, route, take_with_feedback
 from commsched.exchange.payload import Payload
 from commsched.machine.model import Device, Group
@@ -70,9 +70,6 @@ class Sharded(Method):
         phase = self._gather if self.collective in GATHERS else self._sum
         return (phase(schedule, spec, group),)
 
-    def kept(self, spec: BucketSpec) -> float:
-        return spec.numel * (4.0 * self.codec.feedback + self.codec.memory)
-
     def shard(self, spec: BucketSpec, group: Group, member: int) -> slice:
         """Return the run of the bucket that a member of the group owns."""
         blocks = self._blocks(group, member)
@@ -123,12 +120,6 @@ class Sharded(Method):
             # The bucket will be overwritten, so a view would change.
             return packet.copy() if codec.encode_traffic == 0.0 else packet
 
-        def give(state: State, packets: list[Array]) -> None:
-            values = state["gradient"]
-            for packet, first, stop in zip(packets, cuts[:-1], cuts[1:], strict=True):
-                codec.decode(packet, values[first:stop])
-            state["result"] = values
-
         def ends(member: int) -> Ends:
             return Ends([*self._blocks(group, member)], list(range(ranks)))
 
@@ -147,7 +138,7 @@ class Sharded(Method):
             schedule=schedule,
             payload=Payload(codec=codec, sizes=sizes),
             take=take,
-            give=give,
+            give=give_decoded(codec, cuts),
             take_seconds=take_seconds,
             give_seconds=give_seconds,
             ends=ends,

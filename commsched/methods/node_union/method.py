@@ -11,7 +11,7 @@ from commsched.arrays import Array, Floats, Ints
 from commsched.coding.codec import State
 from commsched.coding.registry import CODECS
 from commsched.exchange.lists import merge_seconds, taken
-from commsched.exchange.method import Ends, Method, Phase, Pieces, no_seconds
+from commsched.exchange.method import Ends, Method, Phase, Pieces
 from commsched.exchange.node_lanes import places_in
 from commsched.exchange.payload import Payload
 from commsched.exchange.registry import METHODS
@@ -280,7 +280,6 @@ class Union:
             take=self.cut,
             give=give,
             take_seconds=self._take_seconds,
-            give_seconds=no_seconds,
             within_seconds=self._within_seconds,
             pieces=Pieces(make, read, lambda at, _: most_bytes(self.length(at // nodes))),
         )
