@@ -165,26 +165,32 @@ class StepClock:
         return tuple(reversed(found))
 
 
-def units(
-    request: Request, clock: StepClock, *, split: bool = True, join: bool = True
-) -> list[Unit]:
+def whole_tensors(request: Request, clock: StepClock) -> list[Unit]:
+    """The tensors of a net in backward order."""
+    return [
+        Unit(
+            (Piece(tensor.name, 0, tensor.numel),),
+            tensor.numel,
+            clock.ready[position],
+            position,
+            tensor.sparsity.law != "dense",
+            request.force.get(tensor.name, ""),
+        )
+        for position, layer in reversed([*enumerate(request.net.layers)])
+        for tensor in reversed(layer.tensors)
+    ]
+
+
+def units(request: Request, clock: StepClock) -> list[Unit]:
     """The units of a net in backward order."""
-    net = request.net
-    limit = max(net.numel / PARTS, LEAST_PART) if split else float("inf")
-    found: list[Unit] = []
-    for position, layer in reversed(list(enumerate(net.layers))):
-        ready = clock.ready[position]
-        for tensor in reversed(layer.tensors):
-            numel, forced = tensor.numel, request.force.get(tensor.name, "")
-            sparse = tensor.sparsity.law != "dense"
-            whole = Unit((Piece(tensor.name, 0, numel),), numel, ready, position, sparse, forced)
-            count = max(1, -int(-numel // limit))
-            found += parted(whole, min(MOST_PARTS, count))
-    if join and request.max_error is not None and not request.small:
+    net, found = request.net, list[Unit]()
+    limit = max(net.numel / PARTS, LEAST_PART)
+    for whole in whole_tensors(request, clock):
+        count = max(1, -int(-whole.numel // limit))
+        found += parted(whole, min(MOST_PARTS, count))
+    if request.max_error is not None and not request.small:
         found = _apart(found, net)
-    if join and len(found) > MOST_UNITS:
-        return _joined(found, net)
-    return found
+    return _joined(found, net) if len(found) > MOST_UNITS else found
 
 
 def _apart(found: list[Unit], net: Net) -> list[Unit]:

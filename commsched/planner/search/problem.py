@@ -30,6 +30,7 @@ from commsched.planner.space import (
     Unit,
     bucket,
     units,
+    whole_tensors,
 )
 from commsched.program.registry import STRATEGIES
 from commsched.registry import Registry
@@ -117,8 +118,7 @@ class Problem:
         key = self.clock.ready, tuple(self.request.force.items())
         was, found = cast("tuple[Any, list[Bucket]]", known.get("tensors", ((), [])))
         if was != key:
-            whole = units(self.request, self.clock, split=False, join=False)
-            found = [bucket([unit]) for unit in whole]
+            found = [bucket([unit]) for unit in whole_tensors(self.request, self.clock)]
             known["tensors"] = key, found
         return found
 
