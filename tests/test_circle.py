@@ -1,6 +1,5 @@
-"""The building blocks of collectives: circles, groups in parallel, and the order of nodes."""
+"""The building blocks of collectives: circles, and the order of nodes."""
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -11,10 +10,7 @@ from hypothesis import strategies as st
 from commsched.machine.model import Group
 from commsched.schedule.circles import circles, everyone, ring_all_gather, ring_reduce_scatter
 from commsched.schedule.nesting import tree_order
-from commsched.schedule.parallel import parallel
 from commsched.schedule.registry import COLLECTIVES
-from commsched.schedule.rounds import Goal, Round, Schedule
-from commsched.schedule.text import dumps
 
 
 def placed(*nodes: int) -> Group:
@@ -22,49 +18,17 @@ def placed(*nodes: int) -> Group:
     return Group(ranks=tuple(range(len(nodes))), nodes=nodes)
 
 
-def text_of(rounds: Iterator[Round], ranks: int) -> str:
-    return dumps(
-        Schedule(name="", goal=Goal.ALL_REDUCE, ranks=ranks, blocks=ranks, rounds=lambda: rounds)
-    )
-
-
 @given(count=st.integers(1, 5), places=st.integers(1, 5))
 def test_many_circles_at_once_are_single_circles_in_parallel(count, places):
     table = np.random.default_rng(count).permutation(count * places).reshape(count, places)
     for build in (ring_reduce_scatter, ring_all_gather):
         together = build(circles(table, table, table + 1), merged=3)
-        single = [circles([row], row[None], row[None] + 1) for row in table]
-        apart = parallel(build(on, merged=3) for on in single)
-        for a, b in zip(together, apart, strict=True):
-            assert (a.add, a.merged) == (b.add, b.merged)
-            columns = [np.stack(r[:4])[:, np.argsort(r.src)] for r in (a, b)]
+        single = [build(circles([row], row[None], row[None] + 1), merged=3) for row in table]
+        for a, *apart in zip(together, *single, strict=True):
+            assert {(a.add, a.merged)} == {(b.add, b.merged) for b in apart}
+            beside = np.concatenate([np.stack(b[:4]) for b in apart], axis=1)
+            columns = [r[:, np.argsort(r[0])] for r in (np.stack(a[:4]), beside)]
             np.testing.assert_array_equal(*columns)
-
-
-def test_groups_of_unequal_size_run_side_by_side():
-    small, large = np.array([[0, 1]]), np.array([[2, 3, 4]])
-    parts = [ring_reduce_scatter(circles(x, x, x + 1)) for x in (small, large)]
-    assert text_of(parallel(parts), 5).splitlines()[1:] == [
-        "0>1:1+ 1>0:0+ 2>3:4+ 3>4:2+ 4>2:3+",
-        "2>3:3+ 3>4:4+ 4>2:2+",
-    ]
-
-
-def test_parts_that_merge_different_numbers_keep_them_per_move():
-    x, y = np.array([[0, 1]]), np.array([[2, 3]])
-    [round_] = parallel(
-        [
-            ring_reduce_scatter(circles(x, x, x + 1), merged=2),
-            ring_reduce_scatter(circles(y, y, y + 1), merged=5),
-        ]
-    )
-    assert round_.merged.tolist() == [2, 2, 5, 5]
-
-
-def test_parallel_keeps_its_pattern_while_its_parts_do():
-    tables = [np.arange(4)[None], np.arange(4, 8)[None]]
-    rounds = list(parallel(ring_reduce_scatter(circles(x, x, x + 1)) for x in tables))
-    assert len({id(r.src) for r in rounds}) == len({id(r.dst) for r in rounds}) == 1
 
 
 def test_a_ring_of_many_ranks_copies_nothing():

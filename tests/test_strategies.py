@@ -15,6 +15,7 @@ from commsched.program.phases import phase_of
 from commsched.program.registry import STRATEGIES
 from commsched.schedule.rounds import Goal
 from commsched.simulate.engine import simulate
+from commsched.simulate.placed import EVERY
 from commsched.timeline import check
 from tests.support.overlaps import overlaps
 from tests.support.small_plans import (
@@ -160,7 +161,8 @@ def test_an_all_reduce_ends_on_no_rank_before_the_last_of_its_team_has_begun(nam
     for p in prediction.placed:
         phase = phase_of(plan, p.op) if p.op.kind is Kind.EXCHANGE else None
         if isinstance(phase, Phase) and phase.schedule.goal is Goal.ALL_REDUCE:
-            last = [begun[p.step, p.op.name, rank] for rank in p.last.tolist()]
+            (ranks,) = p.source.times(slice(p.number, p.number + 1), EVERY).last.tolist()
+            last = [begun[p.step, p.op.name, rank] for rank in ranks]
             assert (p.end >= last).all()
             assert (p.start <= last).all()
 

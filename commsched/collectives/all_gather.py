@@ -1,9 +1,7 @@
 """The ring all-gather: every rank forwards what it received last."""
 
-import numpy as np
-
 from commsched.machine.model import Group
-from commsched.schedule.circles import everyone, ring_all_gather
+from commsched.schedule.circles import everyone, of_ranks, ring_all_gather
 from commsched.schedule.registry import COLLECTIVES
 from commsched.schedule.rounds import Goal, Schedule
 
@@ -17,13 +15,4 @@ def all_gather(group: Group) -> Schedule:
     Source: Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in
     MPICH", IJHPCA 19(1), 2005.
     """
-    p = group.size
-    on = everyone(group)
-    return Schedule(
-        name="all-gather",
-        goal=Goal.ALL_GATHER,
-        ranks=p,
-        blocks=p,
-        rounds=lambda: ring_all_gather(on),
-        owner=np.arange(p, dtype=np.int64),
-    )
+    return of_ranks("all-gather", Goal.ALL_GATHER, everyone(group), ring_all_gather)

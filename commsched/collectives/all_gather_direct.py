@@ -1,9 +1,7 @@
 """The direct all-gather: every rank sends only its own block."""
 
-import numpy as np
-
 from commsched.machine.model import Group
-from commsched.schedule.circles import everyone, rotated_all_gather
+from commsched.schedule.circles import everyone, of_ranks, rotated_all_gather
 from commsched.schedule.registry import COLLECTIVES
 from commsched.schedule.rounds import Goal, Schedule
 
@@ -18,13 +16,4 @@ def all_gather_direct(group: Group) -> Schedule:
     Source: Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in
     MPICH", IJHPCA 19(1), 2005 (pairwise exchange).
     """
-    p = group.size
-    on = everyone(group)
-    return Schedule(
-        name="all-gather-direct",
-        goal=Goal.ALL_GATHER,
-        ranks=p,
-        blocks=p,
-        rounds=lambda: rotated_all_gather(on),
-        owner=np.arange(p, dtype=np.int64),
-    )
+    return of_ranks("all-gather-direct", Goal.ALL_GATHER, everyone(group), rotated_all_gather)

@@ -1,11 +1,11 @@
 """The rotated all-to-all: every rank has one block for every other rank."""
 
-from collections.abc import Iterator
+import numpy as np
 
 from commsched.machine.model import Group
-from commsched.schedule.circles import Circles, everyone
+from commsched.schedule.circles import everyone, rotated_all_to_all
 from commsched.schedule.registry import COLLECTIVES
-from commsched.schedule.rounds import Goal, Round, Schedule
+from commsched.schedule.rounds import Goal, Schedule
 
 
 @COLLECTIVES.add("all-to-all")
@@ -17,20 +17,11 @@ def all_to_all(group: Group) -> Schedule:
     Source: Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in
     MPICH", IJHPCA 19(1), 2005 (pairwise exchange).
     """
-    p = group.size
-    on = everyone(group)
+    p, on = group.size, everyone(group)
     return Schedule(
         name="all-to-all",
         goal=Goal.ALL_TO_ALL,
         ranks=p,
         blocks=p * p,
-        rounds=lambda: _rounds(on),
+        rounds=lambda: rotated_all_to_all(on, np.arange(p), 0),
     )
-
-
-def _rounds(on: Circles) -> Iterator[Round]:
-    own = on.src * on.places
-    for k in range(1, on.places):
-        dst = on.ahead(on.ranks, k)
-        first = own + dst
-        yield Round(on.src, dst, first, first + 1, False, 1, waits=0)

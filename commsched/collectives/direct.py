@@ -1,11 +1,17 @@
 """The direct all-reduce: everybody sends straight to the owner of each block."""
 
-from itertools import chain
+from collections.abc import Iterator
 
 from commsched.machine.model import Group
-from commsched.schedule.circles import everyone, rotated_all_gather, rotated_reduce_scatter
+from commsched.schedule.circles import (
+    Circles,
+    everyone,
+    of_ranks,
+    rotated_all_gather,
+    rotated_reduce_scatter,
+)
 from commsched.schedule.registry import COLLECTIVES
-from commsched.schedule.rounds import Goal, Schedule
+from commsched.schedule.rounds import Goal, Round, Schedule
 
 
 @COLLECTIVES.add("direct")
@@ -18,14 +24,9 @@ def direct(group: Group) -> Schedule:
     Source: Thakur, Rabenseifner & Gropp, IJHPCA 19(1), 2005 (pairwise exchange); Renggli et al.,
     "SparCML", SC 2019 (split all-gather).
     """
-    p = group.size
-    on = everyone(group)
-    return Schedule(
-        name="direct",
-        goal=Goal.ALL_REDUCE,
-        ranks=p,
-        blocks=p,
-        rounds=lambda: chain(
-            rotated_reduce_scatter(on), rotated_all_gather(on, merged=p, waits=p - 1)
-        ),
-    )
+    return of_ranks("direct", Goal.ALL_REDUCE, everyone(group), _rounds)
+
+
+def _rounds(on: Circles) -> Iterator[Round]:
+    yield from rotated_reduce_scatter(on)
+    yield from rotated_all_gather(on, merged=on.places, waits=on.places - 1)

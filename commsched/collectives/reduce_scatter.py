@@ -1,9 +1,7 @@
 """The ring reduce-scatter: the first half of the ring all-reduce."""
 
-import numpy as np
-
 from commsched.machine.model import Group
-from commsched.schedule.circles import everyone, ring_reduce_scatter
+from commsched.schedule.circles import everyone, of_ranks, ring_reduce_scatter
 from commsched.schedule.registry import COLLECTIVES
 from commsched.schedule.rounds import Goal, Schedule
 
@@ -17,13 +15,4 @@ def reduce_scatter(group: Group) -> Schedule:
     Source: Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
     workstations", JPDC 69(2), 2009.
     """
-    p = group.size
-    on = everyone(group)
-    return Schedule(
-        name="reduce-scatter",
-        goal=Goal.REDUCE_SCATTER,
-        ranks=p,
-        blocks=p,
-        rounds=lambda: ring_reduce_scatter(on),
-        owner=np.arange(p, dtype=np.int64),
-    )
+    return of_ranks("reduce-scatter", Goal.REDUCE_SCATTER, everyone(group), ring_reduce_scatter)

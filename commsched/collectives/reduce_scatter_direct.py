@@ -1,9 +1,7 @@
 """The direct reduce-scatter: every rank sends its share straight to the owner."""
 
-import numpy as np
-
 from commsched.machine.model import Group
-from commsched.schedule.circles import everyone, rotated_reduce_scatter
+from commsched.schedule.circles import everyone, of_ranks, rotated_reduce_scatter
 from commsched.schedule.registry import COLLECTIVES
 from commsched.schedule.rounds import Goal, Schedule
 
@@ -17,13 +15,5 @@ def reduce_scatter_direct(group: Group) -> Schedule:
     Source: Li & Hoefler, "Near-optimal sparse allreduce", PPoPP 2022 (split and reduce); Wang et
     al., "Zen", OSDI 2025 (push).
     """
-    p = group.size
     on = everyone(group)
-    return Schedule(
-        name="reduce-scatter-direct",
-        goal=Goal.REDUCE_SCATTER,
-        ranks=p,
-        blocks=p,
-        rounds=lambda: rotated_reduce_scatter(on),
-        owner=np.arange(p, dtype=np.int64),
-    )
+    return of_ranks("reduce-scatter-direct", Goal.REDUCE_SCATTER, on, rotated_reduce_scatter)

@@ -1,7 +1,6 @@
 """The ring all-reduce: least bytes, most rounds."""
 
-from collections.abc import Callable
-from itertools import chain
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -11,11 +10,12 @@ from commsched.schedule.circles import (
     Circles,
     circles,
     everyone,
+    of_ranks,
     ring_all_gather,
     ring_reduce_scatter,
 )
 from commsched.schedule.registry import COLLECTIVES
-from commsched.schedule.rounds import Goal, Schedule
+from commsched.schedule.rounds import Goal, Round, Schedule
 
 
 @COLLECTIVES.add("ring")
@@ -27,7 +27,7 @@ def ring(group: Group) -> Schedule:
     Source: Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
     workstations", JPDC 69(2), 2009.
     """
-    return _around("ring", everyone(group))
+    return of_ranks("ring", Goal.ALL_REDUCE, everyone(group), _rounds)
 
 
 def by_number(group: Group) -> Schedule:
@@ -37,7 +37,7 @@ def by_number(group: Group) -> Schedule:
     every hop leaves its node, and all ranks of a node share its ports.
     """
     order = np.arange(group.size)[np.newaxis]
-    return _around("ring:ranks", circles(order, order, order + 1))
+    return of_ranks("ring:ranks", Goal.ALL_REDUCE, circles(order, order, order + 1), _rounds)
 
 
 @COLLECTIVES.family("ring:nodes", listed=False)
@@ -49,12 +49,6 @@ def ordered(parameters: list[str]) -> Callable[[Group], Schedule]:
     return orders[parameters[0]]
 
 
-def _around(name: str, on: Circles) -> Schedule:
-    p = on.places
-    return Schedule(
-        name=name,
-        goal=Goal.ALL_REDUCE,
-        ranks=p,
-        blocks=p,
-        rounds=lambda: chain(ring_reduce_scatter(on), ring_all_gather(on, merged=p)),
-    )
+def _rounds(on: Circles) -> Iterator[Round]:
+    yield from ring_reduce_scatter(on)
+    yield from ring_all_gather(on, merged=on.places)

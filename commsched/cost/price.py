@@ -272,21 +272,16 @@ def price(
 
     A choice counts as its votes and its expected phase.
     """
-    return [*prices(method, spec, machine, group, limit=limit)][-1]
-
-
-def prices(
-    method: Method, spec: BucketSpec, machine: Machine, group: Group, *, limit: int = LIMIT
-) -> Iterator[Price]:
-    """Yield what is known of the price of a method with each phase: never more than the whole."""
     steps = price_steps(method, spec, machine, group)
-    one = next(steps, None)
+    one: Price | Exchange | None = next(steps)
+    found: Price | None = None
     while one is not None:
         if isinstance(one, Exchange):
             one = steps.send(exchanges([one], limit)[0])
-            continue
-        yield one
-        one = next(steps, None)
+        else:
+            found, one = one, next(steps, None)
+    assert found is not None
+    return found
 
 
 def price_steps(

@@ -57,9 +57,6 @@ class ToExperts(Method):
     def family(self) -> str:
         return PREFIX + self.collective
 
-    def kept(self, spec: BucketSpec) -> float:
-        return 0.0
-
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
         assert spec.slots is not None
         slots, ranks = spec.slots, group.size

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from commsched.arrays import Array
+from commsched.arrays import Array, Ints
 from commsched.coding.codec import Codec, State
 from commsched.exchange.payload import Payload
 from commsched.machine.model import Device, Group
@@ -31,6 +31,17 @@ def take_gradient(state: State) -> Array:
 def give_result(state: State, result: Array) -> None:
     """Store the exchange's result as the launch's sum."""
     state["result"] = result
+
+
+def give_decoded(codec: Codec, cuts: Ints) -> Callable[[State, list[Array]], None]:
+    """Decode a packet into each run of the gradient, cut at `cuts`: the result."""
+
+    def give(state: State, packets: list[Array]) -> None:
+        values = state["result"] = state["gradient"]
+        for packet, first, stop in zip(packets, cuts[:-1], cuts[1:], strict=True):
+            codec.decode(packet, values[first:stop])
+
+    return give
 
 
 class Ends(NamedTuple):
@@ -207,4 +218,6 @@ class Method(ABC):
 
         Exact to a few per cent: single numbers and narrow matrices are not counted.
         """
+        if self.codec is not None:
+            return spec.numel * (4.0 * self.codec.feedback + self.codec.memory)
         return 0.0 if self.lossless else 4.0 * spec.numel

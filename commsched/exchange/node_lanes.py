@@ -10,11 +10,11 @@ from commsched.arrays import Ints
 from commsched.exchange.method import Ends
 from commsched.machine.model import Group
 from commsched.schedule.circles import (
-    Circles,
     circles,
     ring_all_gather,
     ring_reduce_scatter,
     rotated_all_gather,
+    rotated_all_to_all,
 )
 from commsched.schedule.rounds import Goal, Round, Schedule
 
@@ -51,6 +51,13 @@ class Teams:
         return Ends([first + int(self.node[rank])], [first + owner for owner in range(self.nodes)])
 
 
+def places_in(ranks: Ints) -> Ints:
+    """Return the row and the column of each rank in a table of all ranks: (2, p)."""
+    found = np.empty((2, ranks.size), np.int64)
+    found[:, ranks] = np.indices(ranks.shape)
+    return found
+
+
 @lru_cache(maxsize=64)
 def teams(group: Group) -> Teams | None:
     """Return the two levels of a group; None if it has one, or nodes of different sizes.
@@ -63,9 +70,7 @@ def teams(group: Group) -> Teams | None:
         return None
     ranks = np.array(group.members, dtype=np.int64)  # (nodes, lanes)
     nodes, lanes = ranks.shape
-    node, lane = np.empty((2, group.size), np.int64)
-    node[ranks] = np.arange(nodes)[:, np.newaxis]
-    lane[ranks] = np.arange(lanes)
+    node, lane = places_in(ranks)
     inside = circles(ranks, lane[ranks], lane[ranks] + 1)
     block = lane[ranks.T] * nodes + node[ranks.T]
     across = circles(ranks.T, block, block + 1)
@@ -92,15 +97,3 @@ def teams(group: Group) -> Teams | None:
             "lane-all-gather", Goal.ALL_GATHER, lanes * nodes, lambda: rotated_all_gather(across)
         ),
     )
-
-
-def rotated_all_to_all(on: Circles, node: Ints, lane: Ints) -> Iterator[Round]:
-    """Send each block straight to its receiver: in round k to the k-th place ahead.
-
-    `lane` numbers the circle of each rank, `node` its place in it; blocks (lane, from, to).
-    """
-    block = (lane[on.src] * on.places + node[on.src]) * on.places
-    for k in range(1, on.places):
-        dst = on.ahead(on.ranks, k)
-        first = block + node[dst]
-        yield Round(on.src, dst, first, first + 1, False, 1, waits=0)

@@ -83,9 +83,6 @@ class Pair(Method):
             return (self._reduce(schedule, spec),)
         return (self._gather(schedule, spec),)
 
-    def kept(self, spec: BucketSpec) -> float:
-        return spec.numel * (4.0 * self.codec.feedback + self.codec.memory)
-
     def _reduce(self, schedule: Schedule, spec: BucketSpec) -> Phase:
         return Phase(
             schedule=schedule,

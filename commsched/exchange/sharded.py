@@ -12,13 +12,14 @@ from commsched.arrays import Array, Floats
 from commsched.coding.codec import Codec, State
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
-from commsched.exchange.method import Ends, Method, Phase, copy_seconds, take_gradient
+from commsched.exchange.method import Ends, Method, Phase, copy_seconds, give_decoded, take_gradient
 from commsched.exchange.pair import feedback_seconds, route, take_with_feedback
 from commsched.exchange.payload import Payload
 from commsched.machine.model import Device, Group
 from commsched.net.bucket import BucketSpec
 from commsched.plan.model import Plan
-from commsched.schedule.circles import circles, ring_all_gather, ring_reduce_scatter
+from commsched.schedule.circles import ring_all_gather, ring_reduce_scatter
+from commsched.schedule.levels import axis_rings
 from commsched.schedule.rounds import Goal, Round, Schedule
 
 PREFIX = "shard:"
@@ -68,9 +69,6 @@ class Sharded(Method):
         schedule = _routed(self.collective, group)
         phase = self._gather if self.collective in GATHERS else self._sum
         return (phase(schedule, spec, group),)
-
-    def kept(self, spec: BucketSpec) -> float:
-        return spec.numel * (4.0 * self.codec.feedback + self.codec.memory)
 
     def shard(self, spec: BucketSpec, group: Group, member: int) -> slice:
         """Return the run of the bucket that a member of the group owns."""
@@ -122,12 +120,6 @@ class Sharded(Method):
             # The bucket will be overwritten, so a view would change.
             return packet.copy() if codec.encode_traffic == 0.0 else packet
 
-        def give(state: State, packets: list[Array]) -> None:
-            values = state["gradient"]
-            for packet, first, stop in zip(packets, cuts[:-1], cuts[1:], strict=True):
-                codec.decode(packet, values[first:stop])
-            state["result"] = values
-
         def ends(member: int) -> Ends:
             return Ends([*self._blocks(group, member)], list(range(ranks)))
 
@@ -146,7 +138,7 @@ class Sharded(Method):
             schedule=schedule,
             payload=Payload(codec=codec, sizes=sizes),
             take=take,
-            give=give,
+            give=give_decoded(codec, cuts),
             take_seconds=take_seconds,
             give_seconds=give_seconds,
             ends=ends,
@@ -192,12 +184,9 @@ def _routed(collective: str, group: Group) -> Schedule:
     """Return the schedule that sums shards at their owners, or gathers shards."""
     if collective not in (HYBRID, *LEVELS):
         return route(collective, group)
-    lanes, nodes = group.lanes, len(group.members)
+    lanes = group.lanes
     ranks = np.array(group.members, np.int64)  # (nodes, lanes)
-    lane_first = np.broadcast_to(np.arange(lanes) * nodes, ranks.shape)
-    inside = circles(ranks, lane_first, lane_first + nodes)
-    block = np.arange(group.size).reshape(lanes, nodes)
-    across = circles(ranks.T, block, block + 1)
+    inside, across = axis_rings(ranks)
 
     def rounds() -> Iterator[Round]:
         if collective in SUMS:

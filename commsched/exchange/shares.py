@@ -4,7 +4,7 @@ from commsched.arrays import Array, Floats, Ints
 from commsched.coding.codec import State
 from commsched.coding.registry import CODECS
 from commsched.exchange.lists import joined, left
-from commsched.exchange.method import Phase
+from commsched.exchange.method import Phase, give_decoded
 from commsched.exchange.payload import Payload
 from commsched.machine.model import Device
 from commsched.net.bucket import BucketSpec
@@ -32,6 +32,7 @@ def push(schedule: Schedule, codec: str, spec: BucketSpec, cuts: Ints) -> Phase:
 def pull(schedule: Schedule, codec: str, spec: BucketSpec, cuts: Ints) -> Phase:
     """Gather the summed shares of all ranks into the gradient, which becomes the result."""
     written, ranks, raw = CODECS[codec], schedule.ranks, spec.all_raw
+    dense = give_decoded(written, cuts)
 
     def sizes() -> Floats:
         return written.nbytes(spec, cuts[:-1], cuts[1:], ranks)
@@ -45,11 +46,8 @@ def pull(schedule: Schedule, codec: str, spec: BucketSpec, cuts: Ints) -> Phase:
     def give(state: State, packets: list[Array]) -> None:
         if "list" in state:
             left(state, joined(written, packets, cuts.tolist()))
-            return
-        values = state["gradient"]
-        for packet, first, stop in zip(packets, cuts[:-1], cuts[1:], strict=True):
-            written.decode(packet, values[first:stop])
-        state["result"] = values
+        else:
+            dense(state, packets)
 
     def take_seconds(device: Device) -> float:
         rate = written.rate(device).at(spec.filled(ranks))

@@ -73,8 +73,7 @@ class Sparsified(Method):
         return (replace(first, take=select_and_take, take_seconds=take_seconds), *others)
 
     def kept(self, spec: BucketSpec) -> float:
-        own = spec.numel * (4.0 * self.codec.feedback + self.codec.memory)
-        return own + self._sum.kept(spec)
+        return super().kept(spec) + self._sum.kept(spec)
 
     def selected(self, spec: BucketSpec) -> BucketSpec:
         """Return the bucket with the law of what is selected: evenly spread, unless all is."""

@@ -60,58 +60,43 @@ class OkTopK(Method):
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase | Choice, ...]:
         ranks, numel = group.size, spec.numel
         count = float(np.ceil(self._share * numel))
-        rounds = {name: route(name, group) for name in ("all-gather-direct", "all-to-all")}
-        gather, spread = rounds["all-gather-direct"], rounds["all-to-all"]
+        gather, spread = route("all-gather-direct", group), route("all-to-all", group)
         raw, rate = 4.0 * numel, self._codec.rate
-
-        def gathered(nbytes: float) -> Payload:
-            sizes = np.full(1, HEADER + nbytes)
-            return Payload(codec=CODECS["coo"], sizes=lambda: sizes, repeat=gather.blocks)
 
         def choose(device: Device) -> float:
             speed = rate(device)
             return speed.fixed + raw * (speed.encode + self._codec.feedback_rate(device))
 
-        def free(device: Device) -> float:
-            return 0.0
-
         return (
             Phase(
                 name="regions",
                 schedule=gather,
-                payload=gathered(8.0 * (ranks + 1) / REGIONS - HEADER),
+                payload=_lists(gather, 8.0 * (ranks + 1) / REGIONS - HEADER),
                 take=lambda state: self._take_regions(state, numel),
                 give=_give_regions,
                 take_seconds=choose,
-                give_seconds=free,
             ),
             Phase(
                 name="push",
                 schedule=spread,
-                payload=Payload(
-                    codec=CODECS["coo"],
-                    sizes=lambda: np.full(1, HEADER + 8.0 * count / ranks),
-                    repeat=spread.blocks,
-                ),
+                payload=_lists(spread, 8.0 * count / ranks),
                 take=_push,
                 give=_sum,
-                take_seconds=free,
                 give_seconds=copy_seconds(8.0 * count),
             ),
             Phase(
                 name="threshold",
                 schedule=gather,
-                payload=gathered(4.0 * count / RENEW - HEADER),
+                payload=_lists(gather, 4.0 * count / RENEW - HEADER),
                 take=_take_threshold,
                 give=lambda state, packets: _give_threshold(state, packets, int(count)),
-                take_seconds=free,
                 give_seconds=copy_seconds(4.0 * count * ranks / RENEW),
             ),
             _balance(group, count),
             Phase(
                 name="pull",
                 schedule=gather,
-                payload=gathered(8.0 * count / ranks),
+                payload=_lists(gather, 8.0 * count / ranks),
                 take=_pull,
                 give=lambda state, packets: _leave(state, packets, numel, int(count)),
                 take_seconds=copy_seconds(8.0 * count / ranks),
@@ -134,6 +119,12 @@ class OkTopK(Method):
         if len(index):
             inner = index.take(module_of(index).asarray(inner)).tolist()
         return np.array([0, *inner, numel], np.int64)
+
+
+def _lists(schedule: Schedule, nbytes: float) -> Payload:
+    """Lists of coordinates, each of which has `nbytes` B behind its header."""
+    sizes = np.full(1, HEADER + nbytes)
+    return Payload(codec=CODECS["coo"], sizes=lambda: sizes, repeat=schedule.blocks)
 
 
 def _give_regions(state: State, packets: list[Array]) -> None:
@@ -210,11 +201,7 @@ def _balance(group: Group, count: float) -> Choice:
         return Phase(
             name="balance",
             schedule=schedule,
-            payload=Payload(
-                codec=CODECS["coo"],
-                sizes=lambda: np.full(1, HEADER + 8.0 * count / ranks**2),
-                repeat=schedule.blocks,
-            ),
+            payload=_lists(schedule, 8.0 * count / ranks**2),
             take=take,
             **more,
         )

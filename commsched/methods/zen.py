@@ -5,12 +5,12 @@ from commsched.coding import parameters as read
 from commsched.coding.codec import State
 from commsched.coding.registry import CODECS
 from commsched.exchange.hashed_shares import COUNTED, IN_MEMORY, HashedShares
-from commsched.exchange.method import Method, Phase, copy_seconds
+from commsched.exchange.method import Method, Phase, copy_seconds, give_decoded
 from commsched.exchange.node_lanes import Teams, teams
 from commsched.exchange.pair import route
 from commsched.exchange.payload import Payload
 from commsched.exchange.registry import METHODS
-from commsched.machine.model import Device, Group
+from commsched.machine.model import Group
 from commsched.methods.balanced import everyone
 from commsched.net.bucket import BucketSpec
 
@@ -97,22 +97,13 @@ def spread_inside(two: Teams, spec: BucketSpec, cuts: Ints) -> Phase:
         lane = int(two.lane[state["rank"]])
         return state["gradient"][cuts[lane] : cuts[lane + 1]]
 
-    def give(state: State, packets: list[Array]) -> None:
-        values = state["gradient"]
-        for packet, first, stop in zip(packets, cuts[:-1], cuts[1:], strict=True):
-            dense.decode(packet, values[first:stop])
-        state["result"] = values
-
-    def give_seconds(device: Device) -> float:
-        return copy_seconds(4.0 * spec.numel)(device)
-
     return Phase(
         name="spread",
         schedule=two.spread,
         payload=Payload(codec=dense, sizes=sizes),
         take=take,
-        give=give,
-        give_seconds=give_seconds,
+        give=give_decoded(dense, cuts),
+        give_seconds=copy_seconds(4.0 * spec.numel),
         ends=two.spread_ends,
     )
 

@@ -9,7 +9,8 @@ from commsched.exchange.pair import Pair, illegal, route
 from commsched.machine.model import Group
 from commsched.net.bucket import BucketSpec, Piece
 from commsched.net.graph import Net
-from commsched.plan.model import Launch, Reason
+from commsched.plan.model import Launch
+from commsched.planner.launches import Priced, cheapest_of
 from commsched.planner.planners.greedy import cheapest
 from commsched.planner.request import Request
 from commsched.schedule.rounds import Goal
@@ -68,20 +69,18 @@ def averages(
             f"strategy {request.strategy!r} averages parameters by an all-reduce, and none of the"
             " allowed methods is one; nearest: --method ring+dense"
         )
-    known: dict[BucketSpec, list[tuple[float, str]]] = {}  # by content: chunks are as large
+    known: dict[BucketSpec, Priced] = {}  # by content: chunks are as large
     for number, pieces in enumerate(chunks(request.net)):
         spec = BucketSpec.of(pieces, request.net.tensors)
         if spec.content not in known:
             known[spec.content] = cheapest(methods, spec, request.machine, group)
-        (seconds, name), *others = known[spec.content]
-        runner_up = others[0] if others else (0.0, "")
-        yield Launch(
+        launch = Launch(
             name=f"{stem}{number}",
             pieces=pieces,
             after=request.net.layers[0].name,
-            method=name,
+            method="",
             stream="between",
             payload="parameter",
             priority=priority + number,
-            reason=Reason(seconds=seconds, runner_up=runner_up[1], runner_up_seconds=runner_up[0]),
         )
+        yield cheapest_of(launch, known[spec.content])

@@ -26,8 +26,7 @@ def fastest(request: Request, plans: Iterable[Plan]) -> Plan:
     """
     end, even = Deadline(request.time_limit), request.machine.even
     known: Known = {} if request.played is None else request.played
-    memory = request.machine.device.memory if request.memory is None else request.memory
-    limited = replace(request, memory=memory)
+    limited = replace(request, memory=request.room)
 
     def timed(plan: Plan) -> Plan:
         return replace(plan, iteration=iteration(plan, known))

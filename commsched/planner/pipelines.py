@@ -8,11 +8,16 @@ from commsched.cost.alongside import alongside
 from commsched.errors import CommschedError
 from commsched.exchange.method import Method
 from commsched.exchange.registry import find_method
-from commsched.machine.model import Group
+from commsched.machine.model import Group, Machine
 from commsched.net.bucket import BucketSpec
-from commsched.net.graph import Net
-from commsched.plan.model import Launch, Param, Plan, Reason
-from commsched.planner.launches import filled_buckets, ready_after
+from commsched.plan.model import Launch, Param, Plan
+from commsched.planner.launches import (
+    Priced,
+    cheapest_of,
+    completed,
+    filled_buckets,
+    stream_of,
+)
 from commsched.planner.limits.memory import enough, needed
 from commsched.planner.message_codecs import timed, with_codec
 from commsched.planner.planners.greedy import cheapest, useful, without_choices
@@ -23,7 +28,7 @@ from commsched.program.stages import PipelineStrategy, Stage, grid, is_head
 from commsched.units import nbytes
 
 # Bucket, its group's shape and forced method -> seconds and names of methods, cheapest first.
-Known = dict[tuple[object, ...], list[tuple[float, str]]]
+Known = dict[tuple[object, ...], Priced]
 NEAREST, ALIKE = 4, 4.0  # methods that are priced for a bucket of about the size of another
 ALONE = "ring"  # of one replica: nothing travels
 
@@ -43,14 +48,13 @@ def deep_enough(request: Request, make: Callable[[Request], Plan], key: str) -> 
     that needs least is returned under a limit that was asked for, else the first.
     """
     first = make(request)
-    limit = request.machine.device.memory if request.memory is None else request.memory
-    if key not in first.params or request.params.get(key) or needed(first) <= limit:
+    if key not in first.params or request.params.get(key) or needed(first) <= request.room:
         return first
     found = [first]
     for count in range(int(first.params[key]) + 1, most_stages(request) + 1):
         with suppress(CommschedError):  # so many stages cannot be made
             found.append(make(replace(request, params={**request.params, key: count})))
-            if needed(found[-1]) <= limit:
+            if needed(found[-1]) <= request.room:
                 return found[-1]
     return first if request.memory is None else min(found, key=needed)
 
@@ -74,7 +78,7 @@ def staged(request: Request, make: Callable[[Request], Plan] | None = None) -> P
     """
     strategy = STRATEGIES[request.strategy]
     assert isinstance(strategy, PipelineStrategy)
-    given = STRATEGIES[request.strategy].settings(_plan(request, request.net, request.params))
+    given = STRATEGIES[request.strategy].settings(request.plan())
     layers = sum(not is_head(layer.name) for layer in request.net.layers)
     size = request.machine.size
     counts = [k for k in range(1, most_stages(request) + 1) if size % k == 0]
@@ -84,23 +88,41 @@ def staged(request: Request, make: Callable[[Request], Plan] | None = None) -> P
         counts = counts[-1:]
     else:
         counts = possible(counts, given, layers)
-    limit = request.machine.device.memory if request.memory is None else request.memory
-    needs: list[float] = []
-    for count in counts:
-        params = given | {"stages": count}
-        net, params = strategy.prepare(request.net, request.machine, params)
-        plan = _plan(request, net, params)
-        needs.append(STRATEGIES[request.strategy].memory(plan).total)
-        if len(counts) == 1 or needs[-1] <= limit:
-            return with_codec(request, plan)
-    if make is not None:
-        most = {**request.params, "stages": counts[-1]}
-        needs.append(needed(make(replace(request, memory=None, params=most))))
+    plan, need = prepared(request, [{**given, "stages": count} for count in counts])
+    if len(counts) == 1 or need <= request.room:
+        return with_codec(request, plan)
+    need = needed_by(request, plan, make, "stages")
     raise CommschedError(
-        f"strategy {request.strategy!r}: with {counts[-1]} stages a rank needs"
-        f" {nbytes(needs[-1])}, and {nbytes(limit)} are allowed; more stages are not possible on"
-        f" {size} ranks and {layers} layers; nearest: {enough(needs[-1])}"
+        f"strategy {request.strategy!r}: with {counts[-1]} stages a rank needs {nbytes(need)}, and"
+        f" {nbytes(request.room)} are allowed; more stages are not possible on {size} ranks and"
+        f" {layers} layers; nearest: {enough(need)}"
     )
+
+
+def prepared(request: Request, choices: Sequence[Mapping[str, Param]]) -> tuple[Plan, float]:
+    """Return the plan without launches by the first parameters that fit, or the last; its bytes."""
+    strategy = STRATEGIES[request.strategy]
+    assert isinstance(strategy, PipelineStrategy)
+    for choice in choices:
+        net, params = strategy.prepare(request.net, request.machine, choice)
+        plan = replace(request, net=net, params=params).plan()
+        need = needed(plan)
+        if need <= request.room:
+            break
+    return plan, need
+
+
+def needed_by(
+    request: Request, plan: Plan, make: Callable[[Request], Plan] | None, *keys: str
+) -> float:
+    """Bytes on the rank that needs most, of a plan and the launches that `make` would give it.
+
+    keys: the parameters that the plan has settled.
+    """
+    if make is None:
+        return needed(plan)
+    settled = {key: plan.params[key] for key in keys if key in plan.params}
+    return needed(make(replace(request, memory=None, params={**request.params, **settled})))
 
 
 def possible(counts: Sequence[int], settings: Mapping[str, Param], layers: int) -> list[int]:
@@ -124,32 +146,19 @@ def most_stages(request: Request) -> int:
     return max(k for k in range(1, min(size, layers) + 1) if size % k == 0)
 
 
-def _plan(request: Request, net: Net, params: Mapping[str, Param]) -> Plan:
-    return Plan(
-        net=net,
-        machine=request.machine,
-        launches=(),
-        strategy=request.strategy,
-        params=params,
-        mean=request.mean,
-        seed=request.seed,
-    )
-
-
 def stage_buckets(request: Request, plan: Plan, stage: Stage) -> list[Launch]:
     """The buckets of a stage, without their methods: one, unless the user gives a size."""
-    group = plan.machine.group(stage.alike[: stage.replicas])
+    stream = stream_of(plan.machine, stage.alike[: stage.replicas])
     limit = float("inf") if request.bucket is None else request.bucket
-    home = ready_after(plan.net)
     found = []
     for number, pieces in enumerate(filled_buckets(stage.layers, limit, None, request.force)):
         found.append(
             Launch(
                 name=f"s{stage.number}/b{number}",
                 pieces=tuple(pieces),
-                after=min(home[piece.tensor] for piece in pieces)[1],
+                after=completed(plan.net, pieces)[1],
                 method="",
-                stream="between" if len(set(group.nodes)) > 1 else "inside",
+                stream=stream,
                 priority=number,
                 group=stage.alike,
                 split=stage.width,
@@ -164,12 +173,8 @@ def with_method(
     """Give a launch its cheapest method, or the one that is forced."""
     spec, group = plan.spec(launch), plan.group(launch)
     forced = request.force.get(launch.pieces[0].tensor, "")
-    # Equal shapes have equal prices, unless a node has a link of its own.
-    shape: object = group.nodes if plan.machine.overrides else group.members
-    if group.levels:
-        shape = group.ranks
     on = alongside(plan.machine, group)
-    key = spec, shape, on.nic, launch.split > 1, forced
+    key = spec, shape_of(plan.machine, group), on.nic, launch.split > 1, forced
     if key not in known:
         options = _options(request, strategy, spec, group, forced)
         if launch.split > 1 and not forced:
@@ -186,16 +191,14 @@ def with_method(
             if tuple(rest) == key[1:] and alike and (other.density < 1) == (spec.density < 1):
                 options = [find_method(name) for _, name in found[:NEAREST]]
         known[key] = cheapest(options, spec, on, group)
-    return chosen(launch, known[key])
+    return cheapest_of(launch, known[key], exposed=True)
 
 
-def chosen(launch: Launch, priced: Sequence[tuple[float, str]]) -> Launch:
-    """Give a launch that nothing hides the first of its priced methods, with the reason."""
-    (best, name), *others = priced
-    second = others[0] if others else (0.0, "")
-    margin = max(second[0] - best, 0.0)
-    reason = Reason(seconds=best, runner_up=second[1], runner_up_seconds=second[0], margin=margin)
-    return replace(launch, method=name, reason=reason)
+def shape_of(machine: Machine, group: Group) -> object:
+    """Return what groups of equal prices have in common; a node may have a link of its own."""
+    if group.levels:
+        return group.ranks
+    return group.nodes if machine.overrides else group.members
 
 
 def _options(

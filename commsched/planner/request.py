@@ -41,6 +41,11 @@ class Request:
     played: Known | None = None
     report: Report | None = None  # called with every better plan
 
+    @property
+    def room(self) -> float:
+        """B per rank that a plan should not exceed: the limit, or else the device's memory."""
+        return self.machine.device.memory if self.memory is None else self.memory
+
     def methods(self, group: Group) -> Iterator[Method]:
         """The legal methods that this request allows."""
         allowed = {lossy_name(name) for name in self.lossy}

@@ -1,6 +1,6 @@
 """What a planner decides about: units of gradient, buckets of units, and when they are ready."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from commsched.exchange.error import is_small
 from commsched.net.bucket import BucketSpec, Piece
-from commsched.net.graph import Net, Tensor
+from commsched.net.graph import Net
 from commsched.planner.request import Request
 from commsched.program.launch_ops import OPTIMIZERS
 from commsched.program.parts import IDLE, CodingTime, handover_seconds
@@ -165,30 +165,32 @@ class StepClock:
         return tuple(reversed(found))
 
 
-def units(
-    request: Request, clock: StepClock, *, split: bool = True, join: bool = True
-) -> list[Unit]:
+def whole_tensors(request: Request, clock: StepClock) -> list[Unit]:
+    """The tensors of a net in backward order."""
+    return [
+        Unit(
+            (Piece(tensor.name, 0, tensor.numel),),
+            tensor.numel,
+            clock.ready[position],
+            position,
+            tensor.sparsity.law != "dense",
+            request.force.get(tensor.name, ""),
+        )
+        for position, layer in reversed([*enumerate(request.net.layers)])
+        for tensor in reversed(layer.tensors)
+    ]
+
+
+def units(request: Request, clock: StepClock) -> list[Unit]:
     """The units of a net in backward order."""
-    net = request.net
-    limit = max(net.numel / PARTS, LEAST_PART) if split else float("inf")
-    found: list[Unit] = []
-    for position, layer in reversed(list(enumerate(net.layers))):
-        ready = clock.ready[position]
-        for tensor in reversed(layer.tensors):
-            numel, forced = tensor.numel, request.force.get(tensor.name, "")
-            sparse = tensor.sparsity.law != "dense"
-            if forced or sparse or numel <= limit:
-                piece = Piece(tensor.name, 0, numel)
-                found.append(Unit((piece,), numel, ready, position, sparse, forced))
-                continue
-            for piece in _parts(tensor, limit):
-                numel = piece.stop - piece.start
-                found.append(Unit((piece,), numel, ready, position, sparse, forced))
-    if join and request.max_error is not None and not request.small:
+    net, found = request.net, list[Unit]()
+    limit = max(net.numel / PARTS, LEAST_PART)
+    for whole in whole_tensors(request, clock):
+        count = max(1, -int(-whole.numel // limit))
+        found += parted(whole, min(MOST_PARTS, count))
+    if request.max_error is not None and not request.small:
         found = _apart(found, net)
-    if join and len(found) > MOST_UNITS:
-        return _joined(found, net)
-    return found
+    return _joined(found, net) if len(found) > MOST_UNITS else found
 
 
 def _apart(found: list[Unit], net: Net) -> list[Unit]:
@@ -205,10 +207,16 @@ def _apart(found: list[Unit], net: Net) -> list[Unit]:
     return kept
 
 
-def _parts(tensor: Tensor, limit: float) -> Iterable[Piece]:
-    count = min(MOST_PARTS, max(1, -int(-tensor.numel // limit)))
-    cuts = [tensor.numel * k // count for k in range(count + 1)]
-    return [Piece(tensor.name, *cut) for cut in pairwise(cuts)]
+def parted(unit: Unit, count: int) -> list[Unit]:
+    """Cut a whole tensor into near-equal parts; one that is forced or sparse stays whole."""
+    if count == 1 or unit.forced or unit.sparse:
+        return [unit]
+    (piece,) = unit.pieces
+    cuts = pairwise(unit.numel * k // count for k in range(count + 1))
+    return [
+        unit._replace(pieces=(Piece(piece.tensor, start, stop),), numel=stop - start)
+        for start, stop in cuts
+    ]
 
 
 def _joined(found: list[Unit], net: Net) -> list[Unit]:

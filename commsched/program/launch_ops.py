@@ -33,14 +33,20 @@ def update_traffic(optimizer: Param) -> float:
     return float(OPTIMIZERS[str(optimizer)][1])
 
 
-def replica_memory(plan: Plan, optimizer: Param, buckets: float) -> Memory:
-    """Bytes on a rank that trains the whole net; `buckets` in elements, which travel as float32."""
+def replica_memory(
+    plan: Plan, optimizer: Param, buckets: float, launches: Iterable[int] = ()
+) -> Memory:
+    """Bytes on a rank that trains the whole net, with what `launches` take beside their buckets.
+
+    buckets: in elements, which travel as float32.
+    """
     return Memory(
         parameters=float(plan.net.nbytes),
         gradients=float(plan.net.nbytes),
         optimizer=float(OPTIMIZERS[str(optimizer)][0] * plan.net.numel),
         activations=sum(layer.activation for layer in plan.net.layers),
         buckets=4.0 * buckets,
+        **beside_buckets(plan, launches),
     )
 
 

@@ -142,11 +142,14 @@ class PipelineStrategy(Strategy):
     def batches(self, plan: Plan) -> int:
         return batches(plan, self.settings(plan))
 
-    def work(self, plan: Plan) -> float:
+    def cut(self, plan: Plan) -> tuple[dict[str, Param], tuple[Stage, ...], int]:
+        """Return a plan's settings, its stages, and the microbatches of a step."""
         settings = self.settings(plan)
-        last = dealt(grid(plan, settings))[-1]
-        each = sum(stage.forward + stage.backward for stage in last)
-        return int(settings["microbatches"]) * each
+        return settings, grid(plan, settings), int(settings["microbatches"])
+
+    def work(self, plan: Plan) -> float:
+        _, stages, m = self.cut(plan)
+        return m * sum(stage.forward + stage.backward for stage in dealt(stages)[-1])
 
 
 def batches(plan: Plan, settings: Mapping[str, Param]) -> int:

@@ -1,6 +1,6 @@
 """Ranks in circles: the ring and rotated building blocks, over many disjoint circles at once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from commsched.arrays import Ints
 from commsched.machine.model import Group
 from commsched.schedule.nesting import tree_order
-from commsched.schedule.rounds import Round, Rows
+from commsched.schedule.rounds import Goal, Round, Rows, Schedule
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -75,6 +75,20 @@ def everyone(group: Group) -> Circles:
     return circles(order, order, order + 1)
 
 
+def of_ranks(
+    name: str, goal: Goal, on: Circles, rounds: Callable[[Circles], Iterator[Round]]
+) -> Schedule:
+    """Make a schedule of one circle, in which rank r owns block r; `rounds` are those of `on`."""
+    return Schedule(
+        name=name,
+        goal=goal,
+        ranks=on.places,
+        blocks=on.places,
+        rounds=lambda: rounds(on),
+        owner=np.arange(on.places, dtype=np.int64),
+    )
+
+
 def ring_reduce_scatter(on: Circles, merged: int = 1) -> Iterator[Round]:
     """Sum around each circle until every rank has the sum of the blocks it owns.
 
@@ -110,3 +124,15 @@ def rotated_all_gather(on: Circles, merged: int = 1, waits: int = 0) -> Iterator
     """
     for k in range(1, on.places):
         yield on.round(on.ahead(on.ranks, k), 0, False, merged, waits)
+
+
+def rotated_all_to_all(on: Circles, place: Ints, circle: Ints | int) -> Iterator[Round]:
+    """Send each block straight to its receiver: in round k to the k-th place ahead.
+
+    `circle` numbers the circle of each rank, `place` its place in it; blocks (circle, from, to).
+    """
+    to = place[on.ranks]
+    block = (circle * on.places + place)[on.src] * on.places
+    for k in range(1, on.places):
+        first = block + on.ahead(to, k)
+        yield Round(on.src, on.ahead(on.ranks, k), first, first + 1, False, 1, waits=0)

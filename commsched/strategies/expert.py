@@ -15,7 +15,6 @@ from commsched.program.expert_groups import COMBINE, DISPATCH, ExpertGroups
 from commsched.program.launch_ops import (
     OPTIMIZER,
     apply_op,
-    beside_buckets,
     check_teams_alike,
     exchange_ops,
     replica_memory,
@@ -77,11 +76,9 @@ class Expert(Strategy):
     def memory(self, plan: Plan) -> Memory:
         own = ExpertGroups(plan)
         buckets = sum(launch.numel for launch in plan.launches)
-        found = replica_memory(plan, self.settings(plan)["optimizer"], buckets)
+        optimizer, used = self.settings(plan)["optimizer"], range(len(plan.launches))
         busiest = sum(x.activation * max(own.work(x)) for x in plan.net.layers)
-        return found._replace(
-            activations=busiest, **beside_buckets(plan, range(len(plan.launches)))
-        )
+        return replica_memory(plan, optimizer, buckets, used)._replace(activations=busiest)
 
 
 @lru_cache(maxsize=16)

@@ -52,15 +52,13 @@ class Flushed(pipeline.PipelineStrategy):
         }
 
     def draft(self, plan: Plan) -> Draft:
-        settings = self.settings(plan)
-        stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
+        settings, stages, m = self.cut(plan)
         traffic = update_traffic(settings["optimizer"])
         work = StageWork(traffic, lambda stage: recompute.repeated(stage, settings))
         return flushed(plan, stages, self._order, m, work)
 
     def memory(self, plan: Plan) -> Memory:
-        settings = self.settings(plan)
-        stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
+        settings, stages, m = self.cut(plan)
 
         def activations(held: Sequence[Stage]) -> float:
             kept = [recompute.kept(plan.net, stages, stage.number, settings) for stage in held]

@@ -100,8 +100,7 @@ class Local(pipeline.PipelineStrategy):
         return replace(net, layers=(*trunk, *heads)), dict(settings)
 
     def draft(self, plan: Plan) -> Draft:
-        settings = self.settings(plan)
-        stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
+        settings, stages, m = self.cut(plan)
         work = StageWork(update_traffic(settings["optimizer"]))
         draft = Draft([stage.ranks for stage in stages], coding_of(plan))
         launches = pipeline.check(plan, stages)
@@ -116,8 +115,7 @@ class Local(pipeline.PipelineStrategy):
         return draft
 
     def memory(self, plan: Plan) -> Memory:
-        settings = self.settings(plan)
-        stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
+        settings, stages, m = self.cut(plan)
         kept = {
             stage.number: min(m, len(chunk) - place)
             for chunk in chunks_of(stages, settings)

@@ -71,8 +71,7 @@ class Samo(pipeline.PipelineStrategy):
         return net.part(layers), {**settings, "parameters": numel}
 
     def draft(self, plan: Plan) -> Draft:
-        settings = self.settings(plan)
-        stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
+        settings, stages, m = self.cut(plan)
         share = 1.0 - float(settings["pruned"])
         bandwidth = plan.machine.device.bandwidth
 
@@ -85,8 +84,7 @@ class Samo(pipeline.PipelineStrategy):
         return flushed(plan, stages, as_they_come, m, work)
 
     def memory(self, plan: Plan) -> Memory:
-        settings = self.settings(plan)
-        stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
+        settings, stages, m = self.cut(plan)
         many, share = min(m, len(stages)), 1.0 - float(settings["pruned"])
         tensors = []
         for stage in stages:

@@ -10,7 +10,6 @@ from commsched.plan.model import Param, Plan
 from commsched.program.launch_ops import (
     OPTIMIZER,
     Rule,
-    beside_buckets,
     check_rules,
     check_sums,
     end_of,
@@ -99,8 +98,7 @@ class Shadow(Strategy):
     def memory(self, plan: Plan) -> Memory:
         settings = self.settings(plan)
         buckets = plan.net.numel * (2 + KEPT[str(settings["rule"])])
-        whole = replica_memory(plan, settings["optimizer"], buckets)
-        return whole._replace(**beside_buckets(plan, range(len(plan.launches))))
+        return replica_memory(plan, settings["optimizer"], buckets, range(len(plan.launches)))
 
 
 def _merges(step: int, every: int, lag: int) -> bool:

@@ -11,7 +11,6 @@ from commsched.plan.model import Launch, Param, Plan
 from commsched.program.launch_ops import (
     OPTIMIZER,
     apply_op,
-    beside_buckets,
     broadcast_ops,
     check_can_leave,
     exchange_ops,
@@ -89,9 +88,8 @@ class Sync(Strategy):
     def memory(self, plan: Plan) -> Memory:
         begins = _begins(plan)
         buckets = plan.net.numel * (len(begins) + bool(_refreshing(plan)))
-        whole = replica_memory(plan, self.settings(plan)["optimizer"], buckets)
         used = (i for begin in begins for i in _summing(plan, begin))
-        return whole._replace(**beside_buckets(plan, used))
+        return replica_memory(plan, self.settings(plan)["optimizer"], buckets, used)
 
 
 @lru_cache(maxsize=16)

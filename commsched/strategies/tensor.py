@@ -149,8 +149,7 @@ class Grid(pipeline.PipelineStrategy):
         return cut_net(net, width, bool(settings.get("sequence", 0))), dict(settings)
 
     def draft(self, plan: Plan) -> Draft:
-        settings = self.settings(plan)
-        stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
+        settings, stages, m = self.cut(plan)
         _check_cut(plan, stages[0].width, int(settings["sequence"]))
         launches = launches_of(plan, stages)
 
@@ -176,8 +175,7 @@ class Grid(pipeline.PipelineStrategy):
         return draft
 
     def memory(self, plan: Plan) -> Memory:
-        settings = self.settings(plan)
-        stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
+        settings, stages, m = self.cut(plan)
         per_element = float(OPTIMIZERS[str(settings["optimizer"])][0])
 
         def state(team: Stage, sharded: bool) -> float:

@@ -11,7 +11,8 @@ from commsched.arrays import Array, Floats, Ints
 from commsched.coding.codec import State
 from commsched.coding.registry import CODECS
 from commsched.exchange.lists import merge_seconds, taken
-from commsched.exchange.method import Ends, Method, Phase, Pieces, no_seconds
+from commsched.exchange.method import Ends, Method, Phase, Pieces
+from commsched.exchange.node_lanes import places_in
 from commsched.exchange.payload import Payload
 from commsched.exchange.registry import METHODS
 from commsched.kernels.merge import Listed, ends, merged
@@ -86,11 +87,7 @@ class Union:
     @cached_property
     def places(self) -> Ints:
         """Node and lane of each rank: (2, p)."""
-        ranks = np.array(self.ranks, np.int64)
-        found = np.empty((2, ranks.size), np.int64)
-        found[0, ranks] = np.arange(self.nodes)[:, np.newaxis]
-        found[1, ranks] = np.arange(self.lanes)
-        return found
+        return places_in(np.array(self.ranks, np.int64))
 
     @property
     def nodes(self) -> int:
@@ -283,7 +280,6 @@ class Union:
             take=self.cut,
             give=give,
             take_seconds=self._take_seconds,
-            give_seconds=no_seconds,
             within_seconds=self._within_seconds,
             pieces=Pieces(make, read, lambda at, _: most_bytes(self.length(at // nodes))),
         )

@@ -5,8 +5,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from commsched.exchange.node_lanes import rotated_all_to_all
-from commsched.schedule.circles import Circles, circles
+from commsched.exchange.node_lanes import places_in
+from commsched.schedule.circles import Circles, circles, rotated_all_to_all
 from commsched.schedule.rounds import Goal, Round, Schedule
 
 LAG = 2  # pieces under way while one is summed and coded for its node
@@ -18,9 +18,7 @@ def inside(members: tuple[tuple[int, ...], ...]) -> Schedule:
     """All-to-all of blocks (node, from, to) inside all nodes."""
     ranks = np.array(members, np.int64)
     nodes, lanes = ranks.shape
-    node, lane = np.empty((2, ranks.size), np.int64)
-    node[ranks] = np.arange(nodes)[:, np.newaxis]
-    lane[ranks] = np.arange(lanes)
+    node, lane = places_in(ranks)
     block = node[ranks] * lanes + lane[ranks]
     on = circles(ranks, block, block + 1)
     return Schedule(

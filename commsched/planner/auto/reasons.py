@@ -1,7 +1,9 @@
 """Say in words why a strategy was chosen, and what keeps the others behind it."""
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
+from commsched.planner.auto.candidates import LeftOut
 from commsched.planner.auto.choose import Choice
 from commsched.planner.auto.rows import SHARE, Row
 from commsched.units import count, nbytes, seconds
@@ -17,29 +19,25 @@ def reasons(choice: Choice) -> list[str]:
 
 def left_out(choice: Choice) -> list[str]:
     """Say what has no row and why: a line for each reason, with the strategies that have it."""
-    found: dict[str, dict[str, int]] = {}
-    needs: dict[str, list[float]] = {}
-    floors: dict[str, dict[str, list[float]]] = {}
+    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    needs: defaultdict[str, list[float]] = defaultdict(list)
+    floors: defaultdict[str, list[LeftOut]] = defaultdict(list)
     for one in choice.left_out:
         if one.floor:
-            those = floors.setdefault(one.why, {})
-            those.setdefault(one.candidate.strategy, []).append(one.floor)
-            continue
-        if one.need:
-            needs.setdefault(one.candidate.strategy, []).append(one.need)
-            continue
-        there = found.setdefault(one.why, {})
-        there[one.candidate.strategy] = there.get(one.candidate.strategy, 0) + 1
+            floors[one.why].append(one)
+        elif one.need:
+            needs[one.candidate.strategy].append(one.need)
+        else:
+            found[one.why][one.candidate.strategy] += 1
     for name, every in needs.items():
-        found.setdefault(f"needs {nbytes(min(every))} per rank or more", {})[name] = len(every)
-    for why, those in floors.items():
-        least = seconds(min(map(min, those.values())))
-        found[f"computing, bubble and messages alone take {least} or more, {why}"] = {
-            name: len(every) for name, every in those.items()
-        }
+        found[f"needs {nbytes(min(every))} per rank or more"][name] = len(every)
+    for why, some in floors.items():
+        least = seconds(min(one.floor for one in some))
+        words = f"computing, bubble and messages alone take {least} or more, {why}"
+        found[words] = Counter(one.candidate.strategy for one in some)
     return [
-        f"not tried: {', '.join(f'{name} ({number})' for name, number in some.items())}: {why}"
-        for why, some in found.items()
+        f"not tried: {', '.join(f'{name} ({number})' for name, number in counts.items())}: {why}"
+        for why, counts in found.items()
     ]
 
 

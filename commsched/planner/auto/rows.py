@@ -1,7 +1,8 @@
 """What a candidate's plan takes: time, bytes, memory, cost in learning, and risk."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from commsched.errors import CommschedError
 from commsched.machine.slower import slower
@@ -22,8 +23,7 @@ from commsched.timeline.totals import median
 SHARE = 0.8  # of the links' rates that a row's risk assumes
 
 
-@dataclass(frozen=True, kw_only=True)
-class Times:
+class Times(NamedTuple):
     """Seconds of a step, a mean over the training's periods and the ranks, and bytes sent."""
 
     step: float
@@ -38,9 +38,7 @@ class Times:
 
     def scaled(self, factor: float) -> "Times":
         """Return the times of another number of steps."""
-        each = (self.step, self.exposed, self.bubble, self.sent)
-        step, exposed, bubble, sent = (value * factor for value in each)
-        return Times(step=step, exposed=exposed, bubble=bubble, sent=sent)
+        return Times(*(value * factor for value in self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,13 +89,7 @@ def outline(request: Request) -> Plan:
     """Return a request's plan before its launches, which tells what needs no launches."""
     if request.strategy in OUTLINES:
         return OUTLINES[request.strategy](request)
-    return Plan(
-        net=request.net,
-        machine=request.machine,
-        launches=(),
-        strategy=request.strategy,
-        params=request.params,
-    )
+    return request.plan()
 
 
 def row(request: Request, candidate: Candidate, planner: str, limit: float) -> Row:
@@ -144,23 +136,9 @@ def times(plan: Plan, known: Known | None = None) -> Times:
     known: exchanges of other plans on the same machine.
     """
     known = {} if known is None else known
-    found = [
-        _simulated(part, known).scaled(share)
-        for share, part in STRATEGIES[plan.strategy].periods(plan)
-    ]
-    return _sum(found)
-
-
-def _sum(found: Iterable[Times]) -> Times:
-    whole = Times(step=0.0, exposed=0.0, bubble=0.0, sent=0.0)
-    for one in found:
-        whole = Times(
-            step=whole.step + one.step,
-            exposed=whole.exposed + one.exposed,
-            bubble=whole.bubble + one.bubble,
-            sent=whole.sent + one.sent,
-        )
-    return whole
+    periods = STRATEGIES[plan.strategy].periods(plan)
+    found = [_simulated(part, known).scaled(share) for share, part in periods]
+    return Times(*map(sum, zip(*found, strict=True)))
 
 
 def steps_of(plan: Plan) -> int:
@@ -172,8 +150,7 @@ def steps_of(plan: Plan) -> int:
 def _simulated(plan: Plan, known: Known) -> Times:
     totals = simulate(plan, steps_of(plan), known=known).totals
     values = (totals.iteration, totals.exposed, totals.bubble, totals.sent)
-    step, exposed, bubble, sent = (median(each) or 0.0 for each in values)
-    return Times(step=step, exposed=exposed, bubble=bubble, sent=sent)
+    return Times(*(median(each) or 0.0 for each in values))
 
 
 def risky(row: Row, known: Known) -> Row:

@@ -4,13 +4,10 @@ Source: Peng et al., "A generic communication scheduler for distributed DNN trai
 acceleration", SOSP 2019.
 """
 
-from itertools import pairwise
-
-from commsched.net.bucket import Piece
 from commsched.planner.baseline import baseline
 from commsched.planner.search.order import by_priority
 from commsched.planner.search.problem import Problem
-from commsched.planner.space import Candidate, MethodChoice, Unit, bucket
+from commsched.planner.space import Candidate, MethodChoice, bucket, parted
 
 PART = 2**20  # elements: 4 MB
 MOST = 1024  # parts of a net; larger nets get larger ones
@@ -24,21 +21,6 @@ def bytescheduler(problem: Problem) -> Candidate:
     size = max(1, round(request.scale * PART), request.net.numel // MOST)
     for one in problem.tensors:
         (unit,) = one.units
-        count = 1 if unit.forced or unit.sparse else -(-unit.numel // size)
-        if count == 1:
-            parts.append(MethodChoice(one, problem.library(one)))
-            continue
-        cuts = [unit.numel * k // count for k in range(count + 1)]
-        name = unit.pieces[0].tensor
-        for start, stop in pairwise(cuts):
-            part = Unit(
-                (Piece(name, start, stop),),
-                stop - start,
-                unit.ready,
-                unit.after,
-                unit.sparse,
-                unit.forced,
-            )
-            made = bucket([part])
+        for made in (bucket([part]) for part in parted(unit, -(-unit.numel // size))):
             parts.append(MethodChoice(made, problem.library(made)))
     return Candidate(by_priority(problem, parts), problem.late)

@@ -4,12 +4,9 @@ Source: Bai et al., "Gradient compression supercharged high-performance data par
 training", SOSP 2021.
 """
 
-from itertools import pairwise
-
-from commsched.net.bucket import Piece
 from commsched.planner.baseline import baseline
 from commsched.planner.search.problem import Problem
-from commsched.planner.space import Bucket, Candidate, MethodChoice, Unit, bucket
+from commsched.planner.space import Bucket, Candidate, MethodChoice, bucket, parted
 
 PARTS = (1, 2, 4, 8, 16)
 
@@ -43,11 +40,4 @@ def hipress(problem: Problem) -> Candidate:
 def _parts(one: Bucket, count: int) -> list[Bucket]:
     """Near-equal parts of a tensor; one where it is too small, forced or sparse."""
     (unit,) = one.units
-    if unit.forced or unit.sparse or unit.numel < count:
-        return [one]
-    cuts = [unit.numel * k // count for k in range(count + 1)]
-    name = unit.pieces[0].tensor
-    return [
-        bucket([Unit((Piece(name, a, b),), b - a, unit.ready, unit.after, False)])
-        for a, b in pairwise(cuts)
-    ]
+    return [bucket([part]) for part in parted(unit, 1 if unit.numel < count else count)]

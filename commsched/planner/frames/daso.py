@@ -1,11 +1,11 @@
 """Plans of strategy `daso`: gradients inside the nodes by any planner, parameters between them."""
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from commsched.cost.price import method_seconds
 from commsched.exchange.broadcast import BROADCAST
-from commsched.exchange.method import Method, chooses
+from commsched.exchange.method import chooses
 from commsched.machine.model import Group, Machine, resized
 from commsched.net.bucket import BucketSpec
 from commsched.plan.model import Launch, Plan, Reason
@@ -15,16 +15,6 @@ from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
 
 
-class NodePlanner(Request):
-    """Of one node, which must not decide by its data: the others might decide otherwise."""
-
-    def methods(self, group: Group) -> Iterator[Method]:
-        spec = BucketSpec.uniform(group.size)
-        for method in super().methods(group):
-            if not chooses(method.phases(spec, group)):
-                yield method
-
-
 @FRAMES.add("daso")
 def daso(request: Request, planner: Planner) -> Plan:
     """Plan one node with the planner, and add three exchanges of all parameters."""
@@ -32,12 +22,8 @@ def daso(request: Request, planner: Planner) -> Plan:
     settings = STRATEGIES["daso"].settings(request.plan())
     node = resized(request.machine, nodes=1)
     params = {"overlap": "backward", "optimizer": settings["optimizer"]}
-    alone = {field.name: getattr(request, field.name) for field in fields(request)}
-    inside = planner(
-        NodePlanner(
-            **alone | {"machine": node, "strategy": "sync", "params": params, "played": None}
-        )
-    )
+    alone = replace(request, machine=node, strategy="sync", params=params, played=None)
+    inside = planner(replace(alone, without=alone.without | _deciding(alone)))
     gradients = tuple(
         replace(launch, among="node", stream="inside", reason=_alone(launch))
         for launch in inside.launches
@@ -56,6 +42,13 @@ def daso(request: Request, planner: Planner) -> Plan:
     spreads = _spreads(request, cycling, node)
     launches = (*gradients, *blocking, *cycling, *spreads)
     return replace(request.plan(launches), planner=inside.planner)
+
+
+def _deciding(request: Request) -> frozenset[str]:
+    """The methods that decide by a node's data: other nodes might decide otherwise."""
+    group = request.machine.everyone
+    spec, methods = BucketSpec.uniform(group.size), request.methods(group)
+    return frozenset(m.name for m in methods if chooses(m.phases(spec, group)))
 
 
 def _peers(machine: Machine) -> Group:

@@ -15,8 +15,7 @@ from commsched.net.graph import Net
 from commsched.plan.model import Launch, Plan
 from commsched.planner.fastest_plan import fastest
 from commsched.planner.frames.zero import gathered
-from commsched.planner.launches import filled_buckets, ready_after
-from commsched.planner.pipelines import chosen
+from commsched.planner.launches import Priced, cheapest_of, completed, filled_buckets, stream_of
 from commsched.planner.planners.greedy import COUNTS, Asked, cheapest_all, useful, without_choices
 from commsched.planner.registry import FRAMES, Planner
 from commsched.planner.request import Request
@@ -25,7 +24,7 @@ from commsched.program.registry import STRATEGIES
 
 SOLE = "ring+dense"  # of one replica: nothing travels
 Open = tuple[Launch, list[Method]]  # a launch without a method, and those that it may have
-Costs = dict[tuple[object, ...], list[tuple[float, str]]]  # methods, cheapest first
+Costs = dict[tuple[object, ...], Priced]
 
 
 def shared(request: Request, planner: Planner) -> Plan:
@@ -68,7 +67,10 @@ def _plans(requests: Sequence[Request], degrees: Sequence[int]) -> Iterator[Plan
             found += [(plan, [*some, *_sums(request, plan, size)])]
         _price(found, costs)
         for plan, launches in found:
-            chosen = (_cheapest(plan, *launch, costs) for launch in launches)
+            chosen = (
+                cheapest_of(launch, costs[_key(plan, launch, methods)], exposed=True)
+                for launch, methods in launches
+            )
             yield replace(plan, launches=tuple(chosen))
 
 
@@ -92,7 +94,7 @@ def _sends(plan: Plan, groups: ExpertGroups) -> Iterator[Open]:
                 activations=experts.count * (1 + experts.slots * experts.width),
                 after=layer,
                 method="",
-                stream=_stream(plan, group[: groups.width]),
+                stream=stream_of(plan.machine, group[: groups.width]),
                 payload="activation",
                 group=group,
                 split=split,
@@ -103,7 +105,7 @@ def _sends(plan: Plan, groups: ExpertGroups) -> Iterator[Open]:
 
 def _sums(request: Request, plan: Plan, size: float) -> Iterator[Open]:
     """Make the launches of gradients: of experts among their replicas, others among all ranks."""
-    groups, home = ExpertGroups(plan), ready_after(plan.net)
+    groups, net = ExpertGroups(plan), plan.net
     divided = groups.width > 1
     kinds = {t.name: divided and is_expert(x, t) for x in plan.net.layers for t in x.tensors}
     found: list[tuple[bool, list[Piece]]] = []
@@ -114,16 +116,16 @@ def _sums(request: Request, plan: Plan, size: float) -> Iterator[Open]:
         ]
         found += [(apart, some) for some in filled_buckets(layers, size, None, request.force)]
     known: dict[Group, list[Method]] = {}
-    found.sort(key=lambda one: -min(home[piece.tensor] for piece in one[1])[0])
+    found.sort(key=lambda one: -completed(net, one[1])[0])
     for number, (apart, pieces) in enumerate(found):
         group, split = groups.replicas if apart else ((), 1)
         ranks = group[: len(group) // split] if apart else plan.machine.everyone.ranks
         launch = Launch(
             name=f"{'e' if apart else 'b'}{number}",
             pieces=tuple(pieces),
-            after=min(home[piece.tensor] for piece in pieces)[1],
+            after=completed(net, pieces)[1],
             method="",
-            stream=_stream(plan, ranks),
+            stream=stream_of(plan.machine, ranks),
             priority=number,
             group=group,
             split=split,
@@ -163,20 +165,10 @@ def _price(plans: Iterable[tuple[Plan, list[Open]]], costs: Costs) -> None:
     costs |= zip(wanted, cheapest_all([*wanted.values()]), strict=True)
 
 
-def _cheapest(plan: Plan, launch: Launch, methods: list[Method], costs: Costs) -> Launch:
-    """Give a launch the cheapest of its methods."""
-    return chosen(launch, costs[_key(plan, launch, methods)])
-
-
 def _key(plan: Plan, launch: Launch, methods: list[Method]) -> tuple[object, ...]:
     """Return what tells the price of a launch."""
     ranks, names = plan.group(launch).ranks, tuple(method.name for method in methods)
     return plan.spec(launch), ranks, bool(launch.group), names
-
-
-def _stream(plan: Plan, ranks: tuple[int, ...]) -> str:
-    node = plan.machine.node_of_rank
-    return "between" if len({node[rank] for rank in ranks}) > 1 else "inside"
 
 
 FRAMES.add("expert")(shared)

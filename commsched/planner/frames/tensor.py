@@ -13,13 +13,16 @@ from commsched.net.graph import Layer, Net
 from commsched.net.tensor_cut import degrees, sums
 from commsched.plan.model import Launch, Param, Plan
 from commsched.planner.frames.zero import gathered
-from commsched.planner.limits.memory import enough, needed
+from commsched.planner.launches import Priced, cheapest_of, stream_of
+from commsched.planner.limits.memory import enough
 from commsched.planner.message_codecs import timed, with_codec
 from commsched.planner.pipelines import (
     Known,
-    chosen,
     deep_enough,
+    needed_by,
     possible,
+    prepared,
+    shape_of,
     stage_buckets,
     with_method,
 )
@@ -35,7 +38,7 @@ from commsched.units import nbytes
 
 TENSOR = "tensor"
 FLAT = "reduce-scatter", "all-gather"  # shards in the order of their owners
-Costs = dict[tuple[object, ...], list[tuple[float, str]]]  # methods, cheapest first
+Costs = dict[tuple[object, ...], Priced]
 
 
 def gridded(request: Request, planner: Planner) -> Plan:
@@ -65,10 +68,7 @@ def with_degrees(request: Request, make: Callable[[Request], Plan] | None = None
 
     make: makes the plan with its launches, which a limit that is advised has room for.
     """
-    strategy = STRATEGIES[request.strategy]
-    assert isinstance(strategy, PipelineStrategy)
     size = request.machine.size
-    plan = request.plan()
     given = STRATEGIES[request.strategy].defaults | dict(request.params)
     width = int(given["tensor"]) or _widest(request.net, request.machine)
     whole = len(request.net.layers)
@@ -77,23 +77,13 @@ def with_degrees(request: Request, make: Callable[[Request], Plan] | None = None
         per_stage = max(size // width, 1)
         counts = [k for k in range(1, min(per_stage, whole) + 1) if per_stage % k == 0]
         counts = possible(counts, given, whole)
-    limit = request.machine.device.memory if request.memory is None else request.memory
-    needs: list[float] = []
-    for count in counts:
-        params: dict[str, Param] = {**given, "tensor": width}
-        params |= {"pipeline": count} if "pipeline" in given else {}
-        net, params = strategy.prepare(request.net, request.machine, params)
-        made = replace(plan, net=net, params=params)
-        needs.append(STRATEGIES[request.strategy].memory(made).total)
-        if needs[-1] <= limit:
-            return with_codec(request, made)
-    if request.memory is None and len(counts) == 1:
-        return with_codec(request, made)  # `plan` warns of its memory
-    if make is not None:
-        own = {key: value for key, value in made.params.items() if key in ("tensor", "pipeline")}
-        fixed = {**request.params, **own}
-        needs.append(needed(make(replace(request, memory=None, params=fixed))))
-    raise CommschedError(_too_much(made, needs[-1], limit))
+    depths = [{"pipeline": count} if "pipeline" in given else {} for count in counts]
+    made, need = prepared(request, [{**given, "tensor": width, **depth} for depth in depths])
+    alone = request.memory is None and len(counts) == 1  # `plan` warns of its memory
+    if alone or need <= request.room:
+        return with_codec(request, made)
+    need = needed_by(request, made, make, "tensor", "pipeline")
+    raise CommschedError(_too_much(made, need, request.room))
 
 
 def _widest(net: Net, machine: Machine) -> int:
@@ -154,7 +144,7 @@ def _activations(plan: Plan, stage: Stage, costs: Costs) -> Iterator[Launch]:
             activations=count,
             after=layer.name,
             method="",
-            stream=_stream(plan, stage.ranks[: stage.width]),
+            stream=stream_of(plan.machine, stage.ranks[: stage.width]),
             payload="activation",
             group=stage.ranks,
             split=stage.replicas,
@@ -194,18 +184,10 @@ def _cheapest(plan: Plan, launch: Launch, methods: Sequence[Method], costs: Cost
     """Give a launch the cheapest of some methods; alike launches are priced once."""
     group, spec = plan.group(launch), plan.spec(launch)
     on = alongside(plan.machine, group)
-    shape: object = group.nodes if plan.machine.overrides else group.members
-    if group.levels:
-        shape = group.ranks
-    key = launch.purpose, spec.numel, shape, on.nic
+    key = launch.purpose, spec.numel, shape_of(plan.machine, group), on.nic
     if key not in costs:
         costs[key] = cheapest([find_method(m.name) for m in methods], spec, on, group)
-    return chosen(launch, costs[key])
-
-
-def _stream(plan: Plan, team: tuple[int, ...]) -> str:
-    node = plan.machine.node_of_rank
-    return "between" if len({node[rank] for rank in team}) > 1 else "inside"
+    return cheapest_of(launch, costs[key], exposed=True)
 
 
 for name in ("tensor", "3d"):

@@ -12,8 +12,9 @@ from commsched.exchange.registry import METHODS, lossy_name
 from commsched.exchange.sharded import GATHERS, HYBRID, LEVELS, SUMS, options
 from commsched.net.bucket import BucketSpec, Piece
 from commsched.net.graph import Layer, Net
-from commsched.plan.model import Launch, Plan, Reason
+from commsched.plan.model import Launch, Plan
 from commsched.planner.fastest_plan import fastest
+from commsched.planner.launches import Priced, cheapest_of
 from commsched.planner.limits.memory import fits, refusal
 from commsched.planner.planners.greedy import COUNTS, cheapest, useful
 from commsched.planner.registry import FRAMES, Planner
@@ -25,8 +26,7 @@ STEMS = {"": "g", GATHER: "p", REGATHER: "r"}  # of launches' names, by purpose
 APART = tuple(name for name in SUMS if name != HYBRID)  # shards that are nowhere twice
 TYPES = {"float16": "fp16", "bfloat16": "bf16"}  # of parameters -> codec
 DROPPED = 8  # fewest units that zero3 tries: what it gathers would else be most of the net
-# Purpose, whether lane by lane, and bucket -> methods, cheapest first.
-Priced = dict[tuple[str, bool, BucketSpec], list[tuple[float, str]]]
+Costs = dict[tuple[str, bool, BucketSpec], Priced]  # by purpose, whether lane by lane, and bucket
 
 
 def sharded(request: Request, planner: Planner) -> Plan:
@@ -37,10 +37,10 @@ def sharded(request: Request, planner: Planner) -> Plan:
     sizes = [total / count for count in COUNTS if count >= fewest]
     if request.bucket is not None:
         sizes = [request.bucket]
-    priced: Priced = {}
+    priced: Costs = {}
     tried = product(sizes, _ways(request))
     plan = fastest(request, (_plan(request, size, levels, priced) for size, levels in tried))
-    limited = replace(request, memory=request.machine.device.memory)
+    limited = replace(request, memory=request.room)
     if request.memory is None and not fits(limited, plan):
         raise refusal(limited, plan)
     return plan
@@ -67,7 +67,7 @@ def _ways(request: Request) -> tuple[bool, ...]:
     return (False, True) if two and not node else (False,)
 
 
-def _plan(request: Request, size: float, levels: bool, priced: Priced) -> Plan:
+def _plan(request: Request, size: float, levels: bool, priced: Costs) -> Plan:
     """Plan units of at most `size` B as float32, or of one layer."""
     plan = request.plan()
     groups = list(_units(request.net.layers, size))
@@ -99,7 +99,7 @@ def _launches(
     purpose: str,
     groups: list[list[Layer]],
     levels: bool,
-    priced: Priced,
+    priced: Costs,
 ) -> Iterator[Launch]:
     """Make a launch for each unit, by the cheapest method."""
     settings, everyone = STRATEGIES[plan.strategy].settings(plan), plan.machine.everyone
@@ -116,20 +116,18 @@ def _launches(
         key = purpose, levels, spec
         if key not in priced:
             priced[key] = cheapest(useful(methods, spec), spec, request.machine, group)
-        (seconds, name), *others = priced[key]
-        second = others[0] if others else (0.0, "")
-        yield Launch(
+        launch = Launch(
             name=f"{STEMS[purpose]}{number}",
             pieces=pieces,
             after=unit[0].name,
-            method=name,
+            method="",
             stream="between" if len(group.members) > 1 else "inside",
             payload="parameter" if purpose else "gradient",
             priority=number,
             among="node" if inside else "all",
             purpose=purpose,
-            reason=Reason(seconds=seconds, runner_up=second[1], runner_up_seconds=second[0]),
         )
+        yield cheapest_of(launch, priced[key])
 
 
 def gathered(net: Net, wanted: str) -> str:

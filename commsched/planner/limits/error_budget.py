@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Bools
 from commsched.errors import CommschedError
 from commsched.exchange.error import error, is_small
 from commsched.exchange.method import Method
@@ -14,8 +14,6 @@ from commsched.plan.model import Plan
 from commsched.planner.request import Request
 from commsched.planner.space import Bucket, Unit
 from commsched.planner.validate_request import nearest_method
-
-Bools = npt.NDArray[np.bool_]
 
 
 class ErrorBudget:
@@ -37,10 +35,6 @@ class ErrorBudget:
     def allows(self, method: Method, made: Bucket) -> bool:
         """Whether every tensor of a bucket may have a method."""
         return method.lossless or all(self._unit(method, unit) for unit in made.units)
-
-    def among(self, numbers: list[int], methods: Sequence[Method], made: Bucket) -> list[int]:
-        """Those of some methods, given by number, that a bucket may have."""
-        return [number for number in numbers if self.allows(methods[number], made)]
 
     def units(self, method: Method, units: Sequence[Unit]) -> Bools:
         """Which units may have a method: (units,)."""

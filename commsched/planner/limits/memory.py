@@ -1,7 +1,7 @@
 """Plans within a memory limit per rank: smaller buckets, and methods that take less room."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -11,21 +11,16 @@ from commsched.exchange.method import Method
 from commsched.net.bucket import BucketSpec
 from commsched.plan.model import Plan
 from commsched.planner.deadline import Deadline
+from commsched.planner.registry import Planner
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
 from commsched.units import nbytes
 
-PARTS = (
-    1,
-    4,
-    16,
-    64,
-)  # a bucket is at most 1/PARTS of the net; the last attempt gives each tensor a bucket
+# A bucket is at most 1/PARTS of the net; the last attempt gives each tensor a bucket.
+PARTS = (4, 16, 64)
 SHARE = 0.5  # of its bucket that a method's packets take at most, before only the least do
 NEAR = 1.001  # times the iteration of the plan without a limit: then the search is over
 SAME = 1e-12  # relative: a limit in GB is rounded
-
-Planner = Callable[[Request], Plan]
 
 
 def fitting(request: Request, planner: Planner) -> Plan:
@@ -107,7 +102,7 @@ def _sizes(request: Request) -> list[float | None]:
     if request.bucket is not None:
         return [request.bucket]
     total = 4.0 * request.net.numel
-    return [None, *(total / count for count in PARTS[1:]), 1.0]
+    return [None, *(total / count for count in PARTS), 1.0]
 
 
 def _sets(request: Request) -> Iterator[frozenset[str]]:

@@ -14,8 +14,8 @@ from commsched.exchange.method import Method, chooses
 from commsched.exchange.registry import find_method
 from commsched.machine.model import Group, Machine
 from commsched.net.bucket import BucketSpec, Piece
-from commsched.plan.model import Launch, Plan, Reason
-from commsched.planner.launches import buckets, launches
+from commsched.plan.model import Launch, Plan
+from commsched.planner.launches import Priced, buckets, cheapest_of, launches
 from commsched.planner.registry import PLANNERS
 from commsched.planner.request import Request
 from commsched.planner.search.shortlist import without_skippers
@@ -31,7 +31,7 @@ FEW = 8
 MARGIN = 1.25
 
 # Bucket and forced method -> seconds and name of its methods, cheapest first.
-Known = dict[tuple[BucketSpec, str], list[tuple[float, str]]]
+Known = dict[tuple[BucketSpec, str], Priced]
 
 
 @PLANNERS.add("greedy")
@@ -70,10 +70,7 @@ def _with_buckets(request: Request, groups: list[list[Piece]], known: Known) -> 
 
     def choose(launch: Launch) -> Launch:
         spec = BucketSpec.of(launch.pieces, request.net.tensors)
-        (seconds, name), *others = known[spec, launch.method]
-        runner_up = others[0] if others else (0.0, "")
-        reason = Reason(seconds=seconds, runner_up=runner_up[1], runner_up_seconds=runner_up[0])
-        return replace(launch, method=name, reason=reason)
+        return cheapest_of(launch, known[spec, launch.method])
 
     return replace(launches(request, groups, choose), planner="greedy")
 
@@ -100,9 +97,7 @@ class Asked(NamedTuple):
     group: Group
 
 
-def cheapest(
-    methods: Sequence[Method], spec: BucketSpec, machine: Machine, group: Group
-) -> list[tuple[float, str]]:
+def cheapest(methods: Sequence[Method], spec: BucketSpec, machine: Machine, group: Group) -> Priced:
     """Return seconds and names of methods, cheapest first.
 
     Methods that cannot be the second cheapest may be missing.
@@ -110,9 +105,9 @@ def cheapest(
     return cheapest_all([Asked(methods, spec, machine, group)])[0]
 
 
-def cheapest_all(every: Sequence[Asked]) -> list[list[tuple[float, str]]]:
+def cheapest_all(every: Sequence[Asked]) -> list[Priced]:
     """Return what `cheapest` says of each bucket; all of them are priced step by step together."""
-    found: dict[int, list[tuple[float, str]]] = {}
+    found: dict[int, Priced] = {}
     going = {i: _ranked(asked) for i, asked in enumerate(every)}
     played: dict[int, Played] = {}
     while going:
@@ -131,14 +126,14 @@ def cheapest_all(every: Sequence[Asked]) -> list[list[tuple[float, str]]]:
 
 def _ranked(
     asked: Asked,
-) -> Generator[tuple[Exchange, int], Played, list[tuple[float, str]]]:
+) -> Generator[tuple[Exchange, int], Played, Priced]:
     """Ask for prices of exchanges; return seconds and names of methods, cheapest first.
 
     Methods go on by their rough prices, phase by phase, that of which the least is known first;
     dear ones are not priced whole.
     """
     methods, spec, machine, group = asked
-    found: list[tuple[float, str]] = []
+    found: Priced = []
     few = group.size <= FEW
     going = [price_steps(method, spec, machine, group) for method in methods]
     heap = [(0.0, few, i) for i in range(len(methods))]

@@ -1,16 +1,14 @@
 """A lower bound of the iteration over all plans of a request."""
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Floats
 from commsched.exchange.pair import LIBRARY
 from commsched.exchange.registry import find_method
 from commsched.net.graph import Tensor
 from commsched.planner.search.problem import Problem
 from commsched.planner.search.traffic import least_seconds
 from commsched.planner.space import Unit
-
-Floats = npt.NDArray[np.float64]
 
 
 def lower_bound(problem: Problem, *, by_ports: bool = False) -> float:
@@ -38,7 +36,7 @@ def lower_bound(problem: Problem, *, by_ports: bool = False) -> float:
     traffic = np.zeros((len(units), 1)) if plain else _traffic(problem, units)
     numel = 0.0
     received = np.cumsum(traffic[::-1], axis=0).max(axis=1).tolist()
-    late, forward = problem.may_be_late, sum(clock.forward)
+    late, forward = problem.late, sum(clock.forward)
     for unit, seconds in zip(reversed(units), received, strict=True):  # the last first
         numel += unit.numel
         busy = max([seconds, *(c + g * numel for c, g in lines)])

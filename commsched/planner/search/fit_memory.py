@@ -3,15 +3,13 @@
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Floats
 from commsched.exchange.memory import LaunchMemory, launch_memory
 from commsched.planner.limits.memory import needed
 from commsched.planner.search.improve import Change, evaluated
 from commsched.planner.search.problem import Problem
 from commsched.planner.space import Candidate, MethodChoice, spec_of
-
-Floats = npt.NDArray[np.float64]
 
 
 def fit_memory(problem: Problem, candidate: Candidate) -> Candidate:

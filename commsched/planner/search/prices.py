@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Floats, Ints
 from commsched.cost import price
 from commsched.cost.chain import messages_of_a_rank, seconds_of_waking
 from commsched.exchange.method import Choice, Method, Phase, resolved
@@ -33,9 +33,6 @@ from commsched.program.parts import (
     seconds,
 )
 from commsched.simulate.exchange_costs import Known
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 ROWS = {Kind.DECIDE: 0, Kind.ENCODE: 1, Kind.EXCHANGE: 2, Kind.DECODE: 3}  # of a price
 EXCHANGED = np.array([kind is Kind.EXCHANGE for kind in ROWS])[:, None, None]

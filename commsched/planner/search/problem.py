@@ -15,7 +15,7 @@ from commsched.exchange.pair import LIBRARY
 from commsched.exchange.registry import find_method
 from commsched.plan.model import Plan
 from commsched.planner.deadline import Check, go_on
-from commsched.planner.launches import with_methods
+from commsched.planner.launches import filled, with_methods
 from commsched.planner.limits.error_budget import ErrorBudget
 from commsched.planner.request import Request
 from commsched.planner.search.evaluate import Evaluator, Lasting
@@ -30,6 +30,7 @@ from commsched.planner.space import (
     Unit,
     bucket,
     units,
+    whole_tensors,
 )
 from commsched.program.registry import STRATEGIES
 from commsched.registry import Registry
@@ -117,8 +118,7 @@ class Problem:
         key = self.clock.ready, tuple(self.request.force.items())
         was, found = cast("tuple[Any, list[Bucket]]", known.get("tensors", ((), [])))
         if was != key:
-            whole = units(self.request, self.clock, split=False, join=False)
-            found = [bucket([unit]) for unit in whole]
+            found = [bucket([unit]) for unit in whole_tensors(self.request, self.clock)]
             known["tensors"] = key, found
         return found
 
@@ -126,11 +126,6 @@ class Problem:
     def late(self) -> bool:
         """Whether buckets are applied under the next forward pass, unless a planner says else."""
         return self.request.params.get("overlap", "forward") == "forward"
-
-    @property
-    def may_be_late(self) -> bool:
-        """Whether a plan of this request may apply buckets under the next forward pass."""
-        return self.late
 
     @property
     def early(self) -> bool:
@@ -161,7 +156,8 @@ class Problem:
         found = self.prices.free if made.sparse else self.prices.plain
         if not self.guard.active:
             return found
-        return self.guard.among(found, self.prices.methods, made) or found
+        methods = self.prices.methods
+        return [m for m in found if self.guard.allows(methods[m], made)] or found
 
     def allows(self, choice: MethodChoice) -> bool:
         """Whether a bucket may have its method under the error budget."""
@@ -222,16 +218,8 @@ class Problem:
 
     def filled(self, limit: float, first: float | None = None) -> list[Bucket]:
         """Whole tensors in backward order in buckets of at most `limit` bytes."""
-        groups: list[list[Unit]] = []
-        room = 0.0
-        for one in self.tensors:
-            (unit,) = one.units
-            size = 4.0 * unit.numel
-            if unit.forced or size > room or not groups:
-                groups.append([])
-                room = first if first is not None and len(groups) == 1 else limit
-            groups[-1].append(unit)
-            room = 0.0 if unit.forced else room - size
+        units = (one.units[0] for one in self.tensors)
+        groups = filled(units, lambda unit: bool(unit.forced), limit, first)
         return [bucket(group) for group in groups]
 
     def plan(self, candidate: Candidate, planner: str) -> Plan:

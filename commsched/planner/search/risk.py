@@ -7,8 +7,8 @@ just hides its exchanges, suffers more than its predicted iteration tells.
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Floats, Ints
 from commsched.machine.fabric import HeldOut
 from commsched.machine.trust import alike
 from commsched.planner.request import Request
@@ -16,8 +16,6 @@ from commsched.planner.search.prices import PricedRows
 from commsched.planner.search.problem import Problem
 from commsched.planner.space import Candidate
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 DRAWS = 16
 NEAREST = 4  # held-out exchanges whose errors one that lasts about as long may have
 
@@ -59,15 +57,8 @@ class Risk:
             drawn[:, k] = self._drawn(problem.prices.methods[choice.method].name)
         factors = np.take_along_axis(near, drawn, axis=0)  # (draws, rows)
         seconds = _longer(rows.seconds[:, :, np.newaxis, :], factors)
-        every = PricedRows(
-            np.tile(rows.ready, DRAWS),
-            np.tile(rows.after, DRAWS),
-            np.tile(rows.apply, DRAWS),
-            seconds.reshape(*rows.seconds.shape[:2], -1),
-            np.tile(rows.phases, DRAWS),
-            np.tile(rows.late, DRAWS),
-            np.tile(rows.handled, DRAWS),
-        )
+        every = PricedRows._make(np.tile(column, DRAWS) for column in rows)
+        every = every._replace(seconds=seconds.reshape(*rows.seconds.shape[:2], -1))
         index = np.arange(size - 1)[:, np.newaxis] + size * np.arange(DRAWS)
         found = evaluator.iterations(every, index, candidate.late)
         return float(found.mean()) - evaluator.one(candidate)

@@ -4,12 +4,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Floats
 from commsched.exchange.method import Method
 from commsched.net.bucket import BucketSpec
 
-Floats = npt.NDArray[np.float64]
 Closed = Callable[[Method, BucketSpec], Floats]  # (4,) s: vote, encode, exchange, decode
 
 FEW = 4  # methods that are all considered

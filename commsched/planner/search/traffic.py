@@ -4,14 +4,12 @@ from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Floats
 from commsched.cost.pattern import once
 from commsched.machine.level import place_of_node
 from commsched.machine.model import Group, Link, Machine
 from commsched.net.sparsity import Sparsity
-
-Floats = npt.NDArray[np.float64]
 
 PACKED = 3.5  # B of a value in lists between nodes, which code exponents with four bits
 SLACK = 8.0  # B: methods round the number of elements that they expect

@@ -13,7 +13,6 @@ from commsched.program.launch_ops import (
     OPTIMIZER,
     Rule,
     apply_op,
-    beside_buckets,
     broadcast_ops,
     check_rules,
     check_sums,
@@ -162,10 +161,9 @@ class Daso(Strategy):
         sizes = [(launch.purpose, plan.spec(launch).numel) for launch in plan.launches]
         merged = [size for purpose, size in sizes if purpose in ("blocking", "cycling")]
         buckets = sum(size for _, size in sizes) + sum(merged)
-        whole = replica_memory(plan, self.settings(plan)["optimizer"], buckets)
         # Averages come one after the other, and those of a cycle last longest.
         used = (i for purpose in ("", "cycling") for i in in_order(plan, purpose))
-        return whole._replace(**beside_buckets(plan, used))
+        return replica_memory(plan, self.settings(plan)["optimizer"], buckets, used)
 
 
 @lru_cache(maxsize=16)
