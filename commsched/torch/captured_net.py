@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 from mpi4py import MPI
@@ -62,8 +61,7 @@ def measured_net(
     if inputs is not None and comm.rank == 0:
         made = with_edges(made, observer, inputs)
     sleeping_barrier(comm)  # the others leave rank 0 the cores meanwhile
-    content = agree.broadcast_bytes(msgspec.json.encode(net_file.to_data(made)), comm)
-    return net_file.from_data(msgspec.json.decode(content), name)
+    return net_file.from_data(agree.broadcast_data(net_file.to_data(made), comm), name)
 
 
 def load_of_host(comm: MPI.Intracomm) -> tuple[int, int, float]:

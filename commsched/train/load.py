@@ -3,9 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
-import msgspec
 import numpy as np
 from mpi4py import MPI
 
@@ -96,7 +94,8 @@ def net_under_load(
         alone=min(float(alone), 1.0),
         source=f"commsched profile: {said} {comm.size} ranks, each on its own, all at once",
     )
-    return _agreed(_timed(replace(graph, measured=on, source=on.source), mean), comm)
+    made = _timed(replace(graph, measured=on, source=on.source), mean)
+    return net_file.from_data(agree.broadcast_data(net_file.to_data(made), comm), made.name)
 
 
 def _alone(graph: Net, optimizer: str) -> Plan:
@@ -191,13 +190,6 @@ def _timed(graph: Net, seconds: Floats) -> Net:
     )
     update, between = seconds[-2:].tolist()
     return replace(graph, layers=layers, optimizer=update, data=between)
-
-
-def _agreed(graph: Net, comm: MPI.Intracomm) -> Net:
-    """Return rank 0's net on all ranks."""
-    content: Any = net_file.to_data(graph)
-    content = agree.broadcast_bytes(msgspec.json.encode(content), comm)
-    return net_file.from_data(msgspec.json.decode(content), graph.name)
 
 
 def settings_of_rank(

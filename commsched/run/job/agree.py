@@ -4,7 +4,7 @@ import hashlib
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -203,6 +203,11 @@ def broadcast_numbers(rank: int, numbers: Sequence[float], comm: MPI.Intracomm) 
     sent = np.array(numbers, np.float64)
     comm.Bcast(sent, rank)
     return [float(x) for x in sent]
+
+
+def broadcast_data(data: Any, comm: MPI.Intracomm, kind: Any = Any) -> Any:
+    """Send JSON data of rank 0 to every rank, and read it as `kind`."""
+    return msgspec.json.decode(broadcast_bytes(msgspec.json.encode(data), comm), type=kind)
 
 
 def broadcast_bytes(text: bytes, comm: MPI.Intracomm) -> bytes:
