@@ -92,8 +92,7 @@ def with_edges(net: Net, observer: Observer, inputs: tuple[Any, Any]) -> Net:
 
 def over_ranks(values: Array, comm: MPI.Intracomm) -> Array:
     """Return the mean over ranks, without ranks that have NaN: (n,)."""
-    found = np.empty((comm.size, len(values)))
-    comm.Allgather(np.asarray(values, np.float64), found)
+    found = agree.gather_array(np.asarray(values, np.float64), comm)
     known = np.isfinite(found)
     total = np.where(known, found, 0.0).sum(axis=0)
     return np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)

@@ -77,11 +77,9 @@ def net_under_load(
         sleeping_barrier(comm)
     own, steps = training.measure(comm, middle)
     firsts.Free()
-    everyone = np.empty((comm.size, len(own)))
-    comm.Allgather(own, everyone)
     first = agree.gather_numbers(float(lonely[0].sum()) if lonely else 0.0, comm)
     local.Free()
-    mean = everyone.mean(axis=0)
+    mean = agree.gather_array(own, comm).mean(axis=0)
     alone = np.mean([seconds for seconds in first if seconds]) / mean.sum() if any(first) else 1.0
     said = f"{middle.__name__}s of {steps} steps of training with {settings.optimizer}, means over"
     assert graph.measured is not None

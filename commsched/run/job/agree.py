@@ -16,7 +16,7 @@ from commsched.errors import Agreed, CommschedError
 from commsched.machine.model import Group, Machine
 from commsched.plan.model import Plan
 from commsched.run.job import lifeline, segments
-from commsched.run.job.launcher import alone, stay_in_job
+from commsched.run.job.launcher import check_alone, stay_in_job
 
 T = TypeVar("T")
 SHOWN = 60  # characters of a setting
@@ -24,10 +24,8 @@ NOT_GIVEN = "none"
 
 
 def check_launcher() -> None:
-    """Refuse N singletons, which come from a launcher that does not speak to our MPI."""
-    wrong = alone(MPI.COMM_WORLD.size)
-    if wrong is not None:
-        raise Agreed(wrong)
+    """Refuse ranks whose launcher does not speak to our MPI."""
+    check_alone(MPI.COMM_WORLD.size)
 
 
 def check_comm(comm: object) -> None:
