@@ -29,6 +29,7 @@ from tests.support.learning_pipelines import (
     walked,
 )
 from tests.support.pipeline_in_process import in_rank_order
+from tests.test_pruned import nbytes
 
 
 def masked_dense(net: str, plan: Plan, replicas: int, count: int, until: int = STEPS):
@@ -100,7 +101,7 @@ def test_live_bytes_of_a_rank_are_24_f_phi_and_2_phi(pruned):
         for rank, own in enumerate(crew(net, plan).ranks):
             phi = sum(state.half.size for state in own.states.values())
             kept = sum(state.values.size for state in own.states.values())
-            live = sum(state.nbytes for state in own.states.values())
+            live = sum(nbytes(state) for state in own.states.values())
             given = DeviceQueue(HOST, Recorder(rank))
             buckets = [state["gradient"] for state in Buckets(plan, rank, own.roles, given).states]
             live += sum(4 * len(bucket) + 2 * len(bucket) for bucket in buckets)

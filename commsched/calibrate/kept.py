@@ -5,8 +5,8 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import msgspec
 from mpi4py import MPI
 
 import commsched
@@ -27,22 +27,22 @@ def kept_machine(comm: MPI.Intracomm, measure: Callable[[], Machine]) -> Machine
     name = hashlib.sha256("\n".join([commsched.__version__, *facts]).encode()).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     path = folder / "commsched" / "machines" / f"{name}.json"
-    text = agree.broadcast_bytes(b"" if comm.rank else _known(path, comm.size), comm)
-    if text:
-        return machine_file.from_data(msgspec.json.decode(text), str(path))
+    known = agree.broadcast_data(None if comm.rank else _known(path, comm.size), comm)
+    if known is not None:
+        return machine_file.from_data(known, str(path))
     machine = measure()
     if comm.rank == 0:
         _keep(path, machine)
     return machine
 
 
-def _known(path: Path, ranks: int) -> bytes:
-    """Return a file's machine of so many ranks as JSON; nothing if there is none."""
+def _known(path: Path, ranks: int) -> Any:
+    """Return a file's machine of so many ranks as JSON data; None if there is none."""
     try:
         found = machine_file.read(path)
     except CommschedError:
-        return b""
-    return msgspec.json.encode(machine_file.to_data(found)) if found.size == ranks else b""
+        return None
+    return machine_file.to_data(found) if found.size == ranks else None
 
 
 def _keep(path: Path, machine: Machine) -> None:

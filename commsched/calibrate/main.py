@@ -1,7 +1,5 @@
 """The whole calibration: tight loops, then a workload on the engine to which they are fitted."""
 
-import json
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-from commsched import files
 from commsched.calibrate import back_to_back, coding, exercise, links, stalls, traits, workload
 from commsched.calibrate.cell_times import CellTimes, predict
 from commsched.calibrate.fit import fit
@@ -28,6 +25,7 @@ from commsched.run.engine.probe import Arena, sleeping_barrier
 from commsched.run.job import agree
 from commsched.run.job.fabric import cores_of_host, fabric
 from commsched.run.wire.placement import ON_HOST, Placement
+from commsched.terminal import say
 
 LINKS, CODING, TRAITS, EXERCISE = 0.3, 0.1, 0.1, 0.45  # shares of the time
 STALLS = 0.05  # the rest
@@ -61,10 +59,9 @@ def calibrate(
     cells = _chosen(machine, seconds * EXERCISE, comm)
     if warns and comm.rank == 0 and not workload.tell_bytes(machine, cells):
         largest = max(cell.nbytes for cell in cells) / 1e3
-        print(
+        say(
             f"warning: {seconds:g} s are too few here: times of buckets above {largest:.3g} kB are"
-            " extrapolated; give more with --seconds",
-            file=sys.stderr,
+            " extrapolated; give more with --seconds"
         )
     plan = workload.make_plan(machine, cells)
     agree.check_plan(plan, comm)
@@ -88,15 +85,14 @@ def calibrate(
 
 def _agreed(machine: Machine, comm: MPI.Intracomm) -> Machine:
     """Return rank 0's machine on all ranks."""
-    text = json.dumps(machine_file.to_data(machine)) if comm.rank == 0 else ""
-    text = agree.gather_text(text, comm)[0]
-    return machine_file.from_data(files.parse(text, "rank 0"), "rank 0")
+    data = agree.broadcast_data(machine_file.to_data(machine), comm)
+    return machine_file.from_data(data, "rank 0")
 
 
 def _chosen(machine: Machine, seconds: float, comm: MPI.Intracomm) -> list[WorkloadCell]:
     """Return the cells that rank 0 chooses on all ranks: pricing them keeps a core busy."""
-    text = json.dumps(workload.choose(machine, seconds)) if comm.rank == 0 else ""
-    return [WorkloadCell(*cell) for cell in json.loads(agree.gather_text(text, comm)[0])]
+    chosen = None if comm.rank else workload.choose(machine, seconds)
+    return [WorkloadCell(*cell) for cell in agree.broadcast_data(chosen, comm)]
 
 
 def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Placement) -> Machine:

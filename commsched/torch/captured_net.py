@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 from mpi4py import MPI
@@ -62,8 +61,7 @@ def measured_net(
     if inputs is not None and comm.rank == 0:
         made = with_edges(made, observer, inputs)
     sleeping_barrier(comm)  # the others leave rank 0 the cores meanwhile
-    content = agree.broadcast_bytes(msgspec.json.encode(net_file.to_data(made)), comm)
-    return net_file.from_data(msgspec.json.decode(content), name)
+    return net_file.from_data(agree.broadcast_data(net_file.to_data(made), comm), name)
 
 
 def load_of_host(comm: MPI.Intracomm) -> tuple[int, int, float]:
@@ -94,8 +92,7 @@ def with_edges(net: Net, observer: Observer, inputs: tuple[Any, Any]) -> Net:
 
 def over_ranks(values: Array, comm: MPI.Intracomm) -> Array:
     """Return the mean over ranks, without ranks that have NaN: (n,)."""
-    found = np.empty((comm.size, len(values)))
-    comm.Allgather(np.asarray(values, np.float64), found)
+    found = agree.gather_array(np.asarray(values, np.float64), comm)
     known = np.isfinite(found)
     total = np.where(known, found, 0.0).sum(axis=0)
     return np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)

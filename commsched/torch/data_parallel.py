@@ -4,7 +4,6 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 from mpi4py import MPI
@@ -22,7 +21,6 @@ from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.run.adapt.drift import explains, refit_machine
 from commsched.run.adapt.faster import Steps, keeps
-from commsched.run.engine.probe import sleeping_barrier
 from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
 from commsched.run.job.ending import say
@@ -224,7 +222,7 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
     def _planned(self, net: Net, machine: Machine, planner: str) -> Plan:
         """Plan on rank 0, and return that plan on every rank."""
 
-        def planned() -> bytes:
+        def planned() -> Any:
             request = Request(
                 net=net,
                 machine=machine,
@@ -232,13 +230,11 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
                 time_limit=PLANNING,
                 params={"overlap": "backward"},  # `backward` returns with all means
             )
-            made = make_plan(request, planner)
-            return msgspec.json.encode(plan_file.to_data(made))
+            return plan_file.to_data(make_plan(request, planner))
 
-        text = agree.on_all_ranks(lambda: b"" if self._comm.rank else planned(), self._comm)
-        sleeping_barrier(self._comm)
-        text = agree.broadcast_bytes(text, self._comm)
-        return plan_file.from_data(msgspec.json.decode(text), "the plan of rank 0")
+        made = agree.on_all_ranks(lambda: None if self._comm.rank else planned(), self._comm)
+        data = agree.broadcast_data(made, self._comm)
+        return plan_file.from_data(data, "the plan of rank 0")
 
 
 class Exchanges:

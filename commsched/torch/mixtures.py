@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -116,11 +116,4 @@ def _together(some: list[Mixture]) -> Mixture:
             break
         common.append(parts[0])
     stacks = {name: stack for one in some for name, stack in one.stacks.items()}
-    return Mixture(
-        layer=".".join(common),
-        home=first.home,
-        count=first.count,
-        width=first.width,
-        stacks=stacks,
-        experts=first.experts,
-    )
+    return replace(first, layer=".".join(common), stacks=stacks)

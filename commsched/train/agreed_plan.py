@@ -1,8 +1,8 @@
 """A plan on which the ranks of a training agree, made for the net profiled here."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
-import msgspec
 from mpi4py import MPI
 
 from commsched.errors import Agreed
@@ -28,11 +28,11 @@ def check_strategy(plan: Plan, strategy: str) -> None:
 def _made(make: Make, net: Net, comm: MPI.Intracomm) -> Plan:
     """Return on all ranks the plan that rank 0 makes."""
 
-    def made() -> bytes:
-        return b"" if comm.rank else msgspec.json.encode(plan_file.to_data(make(net, comm.size)))
+    def made() -> Any:
+        return None if comm.rank else plan_file.to_data(make(net, comm.size))
 
-    text = agree.broadcast_bytes(agree.on_all_ranks(made, comm), comm)
-    return plan_from_data(msgspec.json.decode(text), "the plan")
+    data = agree.broadcast_data(agree.on_all_ranks(made, comm), comm)
+    return plan_from_data(data, "the plan")
 
 
 def profile_and_plan(

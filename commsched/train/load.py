@@ -3,9 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
-import msgspec
 import numpy as np
 from mpi4py import MPI
 
@@ -79,11 +77,9 @@ def net_under_load(
         sleeping_barrier(comm)
     own, steps = training.measure(comm, middle)
     firsts.Free()
-    everyone = np.empty((comm.size, len(own)))
-    comm.Allgather(own, everyone)
     first = agree.gather_numbers(float(lonely[0].sum()) if lonely else 0.0, comm)
     local.Free()
-    mean = everyone.mean(axis=0)
+    mean = agree.gather_array(own, comm).mean(axis=0)
     alone = np.mean([seconds for seconds in first if seconds]) / mean.sum() if any(first) else 1.0
     said = f"{middle.__name__}s of {steps} steps of training with {settings.optimizer}, means over"
     assert graph.measured is not None
@@ -96,7 +92,8 @@ def net_under_load(
         alone=min(float(alone), 1.0),
         source=f"commsched profile: {said} {comm.size} ranks, each on its own, all at once",
     )
-    return _agreed(_timed(replace(graph, measured=on, source=on.source), mean), comm)
+    made = _timed(replace(graph, measured=on, source=on.source), mean)
+    return net_file.from_data(agree.broadcast_data(net_file.to_data(made), comm), made.name)
 
 
 def _alone(graph: Net, optimizer: str) -> Plan:
@@ -191,13 +188,6 @@ def _timed(graph: Net, seconds: Floats) -> Net:
     )
     update, between = seconds[-2:].tolist()
     return replace(graph, layers=layers, optimizer=update, data=between)
-
-
-def _agreed(graph: Net, comm: MPI.Intracomm) -> Net:
-    """Return rank 0's net on all ranks."""
-    content: Any = net_file.to_data(graph)
-    content = agree.broadcast_bytes(msgspec.json.encode(content), comm)
-    return net_file.from_data(msgspec.json.decode(content), graph.name)
 
 
 def settings_of_rank(

@@ -55,10 +55,7 @@ def sweep(wanted: TrainRequest, chosen: Sweep) -> Trials | None:
         plan = agree.on_all_ranks(lambda: read_plan(wanted.plan or ""), comm)
         agree.on_all_ranks(lambda: _check(wanted, chosen, plan), comm)
         known = agree.on_all_ranks(lambda: _known(wanted, chosen, plan, comm.rank), comm)
-        left = msgspec.json.decode(
-            agree.broadcast_bytes(msgspec.json.encode(_left(known, chosen)), comm),
-            type=list[tuple[int, int]],
-        )
+        left = agree.broadcast_data(_left(known, chosen), comm, list[tuple[int, int]])
         if (check := wanted.check) is not None:
             agree.on_all_ranks(lambda: check(plan, wanted.options.steps * len(left)), comm)
     wanted = replace(wanted, check=None)

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 from commsched.files import check_writable, make_folder
 from commsched.progress import each
+from commsched.terminal import say
 from commsched.text_table import table
 from commsched.units import nbytes, seconds
 
@@ -164,7 +164,7 @@ def torch(args: argparse.Namespace) -> None:
         wanted = replace(wanted, rounds=3, steps=2, calibration=15.0, learning_steps=50)
     make_folder(wanted.folder)
     end_well()
-    _print(rows(wanted, lambda sentence: print(sentence, file=sys.stderr, flush=True)), args)
+    _print(rows(wanted, say), args)
 
 
 @_benchmark("mpiexec -n 2 commsched bench all-reduce --device cuda", flags.ON_DEVICES)

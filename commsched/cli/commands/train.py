@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -208,32 +209,17 @@ def _wanted(args: argparse.Namespace) -> "TrainRequest":
         timeout=args.timeout,
         timeline=args.output,
     )
-    return TrainRequest(
-        net=args.net,
-        strategy=args.strategy,
-        plan=args.plan,
-        method=args.method,
-        params=_params(args),
-        planning=_planning(args),
-        optimizer=args.optimizer,
-        rate=args.rate,
-        schedule=read(args.schedule),
-        validate=args.validate,
-        batch=args.batch,
-        seed=args.seed,
-        fold=args.fold,
-        precision=args.precision,
-        epochs=args.epochs,
-        log=args.log,
-        figure=args.figure,
-        checkpoint=args.checkpoint,
-        resume=args.resume,
-        options=options,
-        device=args.device,
-        make=lambda net, ranks: _planned(args, net, ranks),
-        check=lambda plan, steps: _check_size(args, plan, steps),
-        fits=lambda net: size.check(args, f"--net {args.net}", size.profile(net)),
-    )
+    given = {f.name: getattr(args, f.name) for f in fields(TrainRequest) if f.name in args}
+    made: dict[str, Any] = {
+        "params": _params(args),
+        "planning": _planning(args),
+        "schedule": read(args.schedule),
+        "options": options,
+        "make": lambda net, ranks: _planned(args, net, ranks),
+        "check": lambda plan, steps: _check_size(args, plan, steps),
+        "fits": lambda net: size.check(args, f"--net {args.net}", size.profile(net)),
+    }
+    return TrainRequest(**{**given, **made})
 
 
 def _planning(args: argparse.Namespace) -> "dict[str, Param]":

@@ -1,6 +1,5 @@
 """`bench sparse`: methods that sum sparse gradients, from lists to lists, under mpiexec."""
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +27,7 @@ from commsched.run.engine.wait_for_messages import complete
 from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.run.job.watchdog import Watchdog
+from commsched.terminal import say
 from commsched.units import seconds as in_words
 
 NUMEL = 2**23
@@ -96,16 +96,9 @@ def sparse(options: SparseOptions) -> tuple[list[SparseCell], Group] | None:
             floor = bench.floor()
             for name in options.methods:
                 cells.append(bench.cell(name, mpi, floor, rate))
-                if options.progress:
-                    _say(comm, cells[-1])
+                if options.progress and comm.rank == 0:
+                    say(f"{name} at density {density:g}: {in_words(cells[-1].seconds)}")
     return (cells, group) if comm.rank == 0 else None
-
-
-def _say(comm: MPI.Intracomm, cell: SparseCell) -> None:
-    """Report a finished cell on stderr."""
-    if comm.rank == 0:
-        what = f"{cell.method} at density {cell.density:g}: {in_words(cell.seconds)}"
-        print(what, file=sys.stderr, flush=True)
 
 
 def _check(options: SparseOptions) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-import msgspec
 from mpi4py import MPI
 
 from commsched.errors import Agreed, CommschedError
@@ -113,20 +112,16 @@ class Changes:
         assert self._replan is not None
         falls = self._guard.fallbacks if self._guard is not None else []
         stay = frozenset(fall.tensor for fall in falls)
-        text, error = b"", b""
+        data, error = None, ""
         if self._comm.rank == 0:
             try:
-                made = self._replan(old, machine, stay)
-                text = msgspec.json.encode(plan_file.to_data(made))
+                data = plan_file.to_data(self._replan(old, machine, stay))
             except CommschedError as failure:
-                error = str(failure).encode()
-        text, error = (
-            agree.broadcast_bytes(text, self._comm),
-            agree.broadcast_bytes(error, self._comm),
-        )
+                error = str(failure)
+        data, error = agree.broadcast_data((data, error), self._comm)
         if error:
-            raise Agreed(f"planning anew: {error.decode()}")
-        return plan_file.from_data(msgspec.json.decode(text), "the new plan")
+            raise Agreed(f"planning anew: {error}")
+        return plan_file.from_data(data, "the new plan")
 
     def _drain(self, step: int) -> None:
         self._engine.drain()

@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
-import numpy as np
 from mpi4py import MPI
 
 from commsched import files
@@ -174,9 +173,8 @@ def _header(plan: Plan, comm: MPI.Intracomm, known: Measured) -> Measured:
 def _common_start(comm: MPI.Intracomm, aligned: Clock) -> float:
     """Agree on a moment in the near future; returns it on this rank's clock."""
     comm.Barrier()
-    moment = np.array([now() + LEAD])
-    comm.Bcast(moment, 0)
-    return float(moment[0]) - aligned.offset
+    (moment,) = agree.broadcast_numbers(0, [now() + LEAD], comm)
+    return moment - aligned.offset
 
 
 def _worst(before: Clock, after: Clock) -> float:

@@ -16,11 +16,6 @@ class SpareMemory:
         self._free: list[Array] = []
         self._lock = threading.Lock()
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of what nobody has borrowed."""
-        return sum(4 * len(array) for array in self._free)
-
     def borrow(self, numel: int) -> Array:
         """Return (at least numel,) float32 of any content; a spare array that is too small goes."""
         with self._lock:

@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.slow_ranks import Report, SlowRanks
+from commsched.run.job import agree
 from commsched.run.job.deadlines import deadlines
 from commsched.run.job.ending import say
 
@@ -87,8 +88,7 @@ class Waiting:
 
     def close(self) -> None:
         """Take all reports that are under way; all ranks call it after the last look."""
-        everyone = np.empty((self._comm.size, *self._counts[0].shape))
-        self._comm.Allgather(self._counts[0].copy(), everyone)
+        everyone = agree.gather_array(self._counts[0].copy(), self._comm)
         for source, count in enumerate(everyone[:, self._comm.rank]):
             while self._counts[1, source] < count:
                 self._receive(source, self._last)

@@ -4,7 +4,7 @@ import hashlib
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -16,7 +16,7 @@ from commsched.errors import Agreed, CommschedError
 from commsched.machine.model import Group, Machine
 from commsched.plan.model import Plan
 from commsched.run.job import lifeline, segments
-from commsched.run.job.launcher import alone, stay_in_job
+from commsched.run.job.launcher import check_alone, stay_in_job
 
 T = TypeVar("T")
 SHOWN = 60  # characters of a setting
@@ -24,10 +24,8 @@ NOT_GIVEN = "none"
 
 
 def check_launcher() -> None:
-    """Refuse N singletons, which come from a launcher that does not speak to our MPI."""
-    wrong = alone(MPI.COMM_WORLD.size)
-    if wrong is not None:
-        raise Agreed(wrong)
+    """Refuse ranks whose launcher does not speak to our MPI."""
+    check_alone(MPI.COMM_WORLD.size)
 
 
 def check_comm(comm: object) -> None:
@@ -203,6 +201,11 @@ def broadcast_numbers(rank: int, numbers: Sequence[float], comm: MPI.Intracomm) 
     sent = np.array(numbers, np.float64)
     comm.Bcast(sent, rank)
     return [float(x) for x in sent]
+
+
+def broadcast_data(data: Any, comm: MPI.Intracomm, kind: Any = Any) -> Any:
+    """Send JSON data of rank 0 to every rank, and read it as `kind`."""
+    return msgspec.json.decode(broadcast_bytes(msgspec.json.encode(data), comm), type=kind)
 
 
 def broadcast_bytes(text: bytes, comm: MPI.Intracomm) -> bytes:

@@ -14,6 +14,7 @@ import msgspec
 from commsched import files
 from commsched.errors import CommschedError
 from commsched.run.job.deadlines import deadlines
+from commsched.run.job.ending import say
 from commsched.run.job.guard import Note, notes
 from commsched.run.job.start import end, started
 
@@ -70,7 +71,7 @@ def supervise(job: ElasticJob) -> int:
         why = _reason(status, ended)
         if in_vain > job.restarts:
             raise CommschedError(f"{why}; no new checkpoint after {job.restarts} restarts: gave up")
-        print(f"commsched: {why}; {_next(job.ranks, reached)}", file=sys.stderr, flush=True)
+        say(f"{why}; {_next(job.ranks, reached)}")
         if in_vain > 1:
             time.sleep(PAUSE)
 

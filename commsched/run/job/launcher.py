@@ -75,6 +75,13 @@ def alone(size: int, variables: Mapping[str, str] = os.environ) -> str | None:
     )
 
 
+def check_alone(size: int) -> None:
+    """Refuse N singletons, which come from a launcher that does not speak to our MPI."""
+    wrong = alone(size)
+    if wrong is not None:
+        raise Agreed(wrong)
+
+
 def _way_out(ranks: int | str, slurm: bool) -> str:
     """Name the launchers that start ranks of the MPI that mpi4py loads."""
     found = []
@@ -151,9 +158,7 @@ def load(patience: float = PATIENCE) -> None:
         library()  # raises an error that names what is missing
         raise
     lifeline.met()
-    wrong = alone(MPI.COMM_WORLD.size)
-    if wrong is not None:
-        raise Agreed(wrong)
+    check_alone(MPI.COMM_WORLD.size)
 
 
 def stay_in_job(patience: float = PATIENCE) -> None:

@@ -69,8 +69,8 @@ class Store:
         found = agree.on_all_ranks(
             lambda: self._manifests() if self._comm.rank == 0 else None, self._comm
         )
-        text = agree.broadcast_bytes(msgspec.json.encode(found), self._comm)
-        wrong, manifests = msgspec.json.decode(text, type=tuple[str, list[Manifest]])
+        kind = tuple[str, list[Manifest]]
+        wrong, manifests = agree.broadcast_data(found, self._comm, kind)
         for manifest in manifests:
             agree.on_all_ranks(partial(self._check, manifest), self._comm)
             try:
