@@ -29,7 +29,14 @@ from commsched.plot.study_columns import (
     there,
     value_of,
 )
-from commsched.plot.study_rows import as_texts, check_apart, check_chosen, chosen, priced
+from commsched.plot.study_rows import (
+    as_texts,
+    check_apart,
+    check_axes,
+    check_chosen,
+    chosen,
+    priced,
+)
 
 LINES = ("planner", "allow", "method", "strategy")  # by which lines differ unless the user says
 FACETS = ("net", "machine", *(name for name in AXES if name not in ("net", "machine")))
@@ -67,12 +74,7 @@ def draw(rows: Sequence[Row], path: str | Path, wanted: StudyPicture) -> None:
         if name not in KNOWN:
             known = ", ".join(KNOWN)
             raise CommschedError(f"no column {name!r}; known: {known}{nearest(name, KNOWN)}")
-    for name in (wanted.x, wanted.y) if wanted.value else ():
-        if name not in AXES:
-            raise CommschedError(
-                f"a heat map lies over two axes of the study, and {name!r} is none of"
-                f" {', '.join(AXES)}: give --x and --y"
-            )
+    check_axes([wanted.x, wanted.y] if wanted.value else [])
     if wanted.pareto:
         wanted = replace(wanted, x=wanted.pareto, y="step")
     numbers = [wanted.value or wanted.y, *([wanted.x] * (wanted.break_even or bool(wanted.pareto)))]

@@ -5,7 +5,16 @@ from contextlib import suppress
 
 from commsched.errors import CommschedError
 from commsched.nearest import nearest
-from commsched.plot.study_columns import KNOWN, Row, digits, order_of, text_of, there, value_of
+from commsched.plot.study_columns import (
+    AXES,
+    KNOWN,
+    Row,
+    digits,
+    order_of,
+    text_of,
+    there,
+    value_of,
+)
 
 
 def priced(rows: Sequence[Row], prices: Mapping[str, float]) -> list[Row]:
@@ -62,6 +71,16 @@ def check_chosen(
     if not any(chosen(one, where) for one in rows):
         asked = " ".join(f"{name}={word}" for name, word in words.items())
         raise CommschedError(f"--where {asked}: each is in some row, but no row has all")
+
+
+def check_axes(names: Sequence[str]) -> None:
+    """Refuse a heat map over columns that are no axes of a study."""
+    for name in names:
+        if name not in AXES:
+            raise CommschedError(
+                f"a heat map lies over two axes of the study, and {name!r} is none of"
+                f" {', '.join(AXES)}: give --x and --y"
+            )
 
 
 def check_apart(rows: Sequence[Row], names: Sequence[str], y: str, near: float) -> None:
