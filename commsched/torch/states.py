@@ -16,7 +16,7 @@ CHUNK = 2**28  # B of one message, far below the counts that an MPI takes
 def broadcast(tensors: Iterable[Any], comm: MPI.Comm) -> None:
     """Copy tensors of rank 0 to all ranks, in place, in messages that hold many of them."""
     together: list[Any] = []
-    for tensor in tensors:
+    for tensor in filter(torch.numel, tensors):
         together.append(tensor.detach())
         if sum(t.numel() * t.element_size() for t in together) >= CHUNK:
             _broadcast(together, comm)

@@ -133,6 +133,15 @@ def a_training_goes_on_with_another_attach_after_a_backward_pass_that_failed():
 
 
 @check
+def a_buffer_without_elements_stays_as_it_is():
+    model = make("mlp")
+    model.register_buffer("seen", torch.zeros(0, 2))
+    with attach(model, plan_of(model, WORLD.size)):
+        loss_of(model, *batch("mlp", 0, WORLD.rank)).backward()
+    assert model.seen.shape == (0, 2)
+
+
+@check
 def expanded_buffers_are_those_of_rank_0_and_sparse_ones_are_named():
     model = make("mlp")
     rows = torch.arange(3.0)[:, None] + WORLD.rank
