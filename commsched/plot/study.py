@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from commsched.errors import CommschedError
 from commsched.nearest import nearest
-from commsched.plot import legend
+from commsched.plot import legend, study_rows
 from commsched.plot.legend import INCH, LETTER
 from commsched.plot.panel_notes import Note, write_notes
 from commsched.plot.picture import picture
@@ -28,14 +28,6 @@ from commsched.plot.study_columns import (
     text_of,
     there,
     value_of,
-)
-from commsched.plot.study_rows import (
-    as_texts,
-    check_apart,
-    check_axes,
-    check_chosen,
-    chosen,
-    priced,
 )
 
 LINES = ("planner", "allow", "method", "strategy")  # by which lines differ unless the user says
@@ -74,7 +66,7 @@ def draw(rows: Sequence[Row], path: str | Path, wanted: StudyPicture) -> None:
         if name not in KNOWN:
             known = ", ".join(KNOWN)
             raise CommschedError(f"no column {name!r}; known: {known}{nearest(name, KNOWN)}")
-    check_axes([wanted.x, wanted.y] if wanted.value else [])
+    study_rows.check_axes([wanted.x, wanted.y] if wanted.value else [])
     if wanted.pareto:
         wanted = replace(wanted, x=wanted.pareto, y="step")
     numbers = [wanted.value or wanted.y, *([wanted.x] * (wanted.break_even or bool(wanted.pareto)))]
@@ -82,9 +74,9 @@ def draw(rows: Sequence[Row], path: str | Path, wanted: StudyPicture) -> None:
         if not KNOWN[name].number:
             raise CommschedError(f"column {name!r} holds words, and numbers are drawn here")
     shown = [wanted.x, wanted.y, *filter(None, [wanted.value])]
-    rows = priced(rows, wanted.prices)
-    where = as_texts(wanted.where)
-    check_chosen(rows, where, wanted.where, shown)
+    rows = study_rows.priced(rows, wanted.prices)
+    where = study_rows.as_texts(wanted.where)
+    study_rows.check_chosen(rows, where, wanted.where, shown)
     rows = [one for one in rows if all(there(one, name) for name in shown)]
     _Drawing(rows, replace(wanted, where=where)).draw(path)
 
@@ -94,7 +86,7 @@ class _Drawing:
 
     def __init__(self, every: Sequence[Row], wanted: StudyPicture) -> None:
         every = sorted(every, key=lambda one: [order_of(one, name) for name in FACETS])
-        rows = [one for one in every if chosen(one, wanted.where)]
+        rows = [one for one in every if study_rows.chosen(one, wanted.where)]
         self.rows, self.wanted, self.font = rows, wanted, wanted.font
         self.notes: dict[Axes, list[Note]] = {}
         self.axes = (wanted.x,) if not wanted.value else (wanted.x, wanted.y)
@@ -110,7 +102,7 @@ class _Drawing:
             )
         if not wanted.pareto:
             names = *self.axes, *self.lines, *self.facets
-            check_apart(rows, names, wanted.value or wanted.y, NEAR)
+            study_rows.check_apart(rows, names, wanted.value or wanted.y, NEAR)
         # By all rows of the table: a line keeps its colour in pictures of some of them.
         groups = self._alike(list(dict.fromkeys(self.label(one, self.lines) for one in every)))
         self.names = {group[0]: SAME.join(group) for group in groups}
