@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from commsched.machine.model import Machine
 from commsched.plan.model import Plan
 from commsched.planner.deadline import Deadline
 from commsched.planner.limits.memory import fits, needed
@@ -11,7 +12,7 @@ from commsched.planner.search.rivals import NEAR
 from commsched.planner.search.timing import iteration
 from commsched.simulate.exchange_costs import Known
 
-GROWTH = 2.0  # s that the next plan may take, over those of the one that took longest
+GROWTH = 2.0  # times the s of the longest turn so far: the next plan has about twice the launches
 TICK = 1e-6  # s of a clock that has not moved on
 
 
@@ -24,16 +25,13 @@ def fastest(request: Request, plans: Iterable[Plan]) -> Plan:
     and take most of the time of a simulation: only plans that are near the fastest without them
     are simulated with them.
     """
-    end, even = Deadline(request.time_limit), request.machine.even
+    end, even, real = Deadline(request.time_limit), request.machine.even, request.machine
+    smooth = real if even else replace(real, jitter=0.0, stalls=())
     known: Known = {} if request.played is None else request.played
     limited = replace(request, memory=request.room)
 
-    def timed(plan: Plan) -> Plan:
-        return replace(plan, iteration=iteration(plan, known))
-
-    def timed_smoothly(plan: Plan) -> Plan:
-        smooth = replace(plan, machine=replace(plan.machine, jitter=0.0, stalls=()))
-        return replace(plan, iteration=iteration(smooth, known))
+    def timed(plan: Plan, on: Machine) -> Plan:
+        return replace(plan, iteration=iteration(replace(plan, machine=on), known))
 
     found: list[Plan] = []  # without jitter
     exact: list[Plan] = []  # as the machine is
@@ -46,17 +44,17 @@ def fastest(request: Request, plans: Iterable[Plan]) -> Plan:
             continue
         if any(plan.launches == other.launches for other in found):
             continue
-        found.append(timed_smoothly(plan))
+        found.append(timed(plan, smooth))
         longest = max(longest, end.now() - began)
         if not even and not exact:
-            exact.append(timed(plan))
+            exact.append(timed(plan, real))
             slower = (end.now() - began) / max(longest, TICK)
         if GROWTH * longest * slower > end.left():
             break
         began = end.now()
     if not found:
         assert least is not None
-        return timed(least)
+        return timed(least, real)
     if even:
         return min(found, key=_seconds)
     found.sort(key=_seconds)
@@ -64,7 +62,7 @@ def fastest(request: Request, plans: Iterable[Plan]) -> Plan:
         if plan.iteration > NEAR * found[0].iteration or longest * slower > end.left():
             break
         if plan.launches != exact[0].launches:
-            exact.append(timed(plan))
+            exact.append(timed(plan, real))
     return min(exact, key=_seconds)
 
 

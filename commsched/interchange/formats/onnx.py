@@ -264,7 +264,7 @@ def _batch(graph: Any, found: _Graph) -> int:
     first = next((name for name in names if found.shapes.get(name)), None)
     if first is None:
         return 1
-    return found.shapes[first][first in _sequence_first(graph)]
+    return max(found.shapes[first][first in _sequence_first(graph)], 1)
 
 
 def _times(layer: Layer, factor: float, fixed: float) -> Layer:
