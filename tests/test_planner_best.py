@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from commsched import shipped
@@ -13,6 +14,7 @@ from commsched.lab.bench.optimum import MOST, instance, optimum, searched
 from commsched.machine import file as machine_file
 from commsched.machine.model import Machine, resized
 from commsched.net import file as net_file
+from commsched.net.bucket import BucketSpec
 from commsched.net.graph import Layer, Net
 from commsched.planner.make_plan import make_plan
 from commsched.planner.only_methods import only
@@ -21,7 +23,7 @@ from commsched.planner.search.bound import lower_bound
 from commsched.planner.search.exact import exact
 from commsched.planner.search.improve import tidied
 from commsched.planner.search.problem import BASELINES, Problem
-from commsched.planner.search.shortlist import Shortlist
+from commsched.planner.search.shortlist import Shortlist, skips_zeros
 from commsched.planner.search.timing import iteration
 from commsched.planner.space import Candidate, MethodChoice
 from commsched.simulate.exchange_costs import Known
@@ -51,6 +53,21 @@ def test_the_search_alone_is_at_most_two_percent_above_the_optimum():
         problem = instance(seed)
         if len(problem.units) <= 6:  # larger ones have 500 times as many candidates
             assert searched(problem).least <= MOST * optimum(problem), seed
+
+
+@pytest.mark.parametrize(
+    ("on", "nodes"), [("ethernet-3to1", 4), ("comet", 8), ("summit", 8), ("gb200-nvl72-pair", 8)]
+)
+def test_no_pair_of_collective_and_codec_is_missing_at_any_size(on, nodes):
+    net, machine = net_file.load("resnet50"), resized(machine_file.load(on), nodes)
+    problem = Problem(Request(net=net, machine=machine))
+    prices, methods = problem.prices, problem.request.methods(machine.everyone)
+    every = [m for m in methods if m.codec is not None and not skips_zeros(m)]
+    for numel in np.geomspace(prices.least, prices.most, 40).astype(int).tolist():
+        spec = BucketSpec.uniform(numel)
+        seconds = {m.name: prices.closed(m, spec).sum() for m in (*every, *problem.kept.methods)}
+        kept = min(seconds[name] for name in problem.kept.plain)
+        assert kept <= 1.01 * min(seconds.values()), numel
 
 
 def test_a_faster_device_has_no_slower_plan():

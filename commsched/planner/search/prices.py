@@ -37,6 +37,9 @@ from commsched.simulate.exchange_costs import Known
 ROWS = {Kind.DECIDE: 0, Kind.ENCODE: 1, Kind.EXCHANGE: 2, Kind.DECODE: 3}  # of a price
 EXCHANGED = np.array([kind is Kind.EXCHANGE for kind in ROWS])[:, None, None]
 
+ENDS = 3  # sizes at which all methods are compared
+SAMPLES = 7  # sizes at which close ones are, besides those where the library's algorithm changes
+
 OF_MESSAGES = seconds_of_waking, messages_of_a_rank
 
 
@@ -206,19 +209,23 @@ class Prices:
         start = np.zeros(self.group.size)
         return float(price.votes(self.request.machine, self.group, start).end.max())
 
-    def choose(self, methods: list[Method], sizes: list[int], pairs: bool) -> Shortlist:
+    def choose(self, methods: list[Method], quick: bool) -> Shortlist:
         """Of some methods those that may be the fastest for some bucket.
 
-        `pairs`: for buckets without zeros only those of one collective and one codec.
+        `quick`: compare them at fewer sizes, and consider for buckets without zeros only those of
+        one collective and one codec.
         """
-        dense = [BucketSpec.uniform(n) for n in sizes]
+        few = np.geomspace(self.least, self.most, ENDS).round().astype(int).tolist()
+        more = np.geomspace(self.least, self.most, SAMPLES).round().astype(int).tolist()
+        between = [] if quick else sorted({*more, *self._smooth}.difference(few))
+        dense = [BucketSpec.uniform(n) for n in few], [BucketSpec.uniform(n) for n in between]
         laws: dict[tuple[Sparsity, bool], BucketSpec] = {}
         for tensor in self.request.net.tensors.values():
             if tensor.sparsity.law != "dense":
                 pieces = ((tensor.sparsity, tensor.numel, 0, tensor.numel),)
                 whole = BucketSpec(pieces, tensor.lists)
                 laws.setdefault((tensor.sparsity, tensor.lists), whole)
-        plain = [m for m in methods if m.codec is not None] if pairs else methods
+        plain = [m for m in methods if m.codec is not None] if quick else methods
         return shortlist(methods, plain or methods, self.closed, dense, list(laws.values()))
 
     def curve(self, method: int) -> tuple[Floats, Floats]:
@@ -229,7 +236,7 @@ class Prices:
     def refined(self, method: int) -> Iterator[list[int]]:
         """Make a curve: yield sizes whose prices `tables` must have, then the curve is there."""
         found: dict[int, Floats] = {}
-        ends = self._ends(method, self.least, max(self.most, self.least + 1))
+        ends = self._smooth if self.methods[method].library else [self.least, self.most]
         depth = DEPTH if self.limit else 1
         yield from refined(
             ends, lambda numel: self.exact(BucketSpec.uniform(numel), method), depth, found
@@ -246,12 +253,13 @@ class Prices:
                 seen.add(numel)
                 yield _Asked(self.tables, key, self._work(own, spec))
 
-    def _ends(self, method: int, low: int, high: int) -> list[int]:
-        """List the sizes from `low` to `high` between which a curve is smooth."""
-        if not self.methods[method].library:
-            return [low, high]
+    @cached_property
+    def _smooth(self) -> list[int]:
+        """The sizes between which the curve of the library's own exchange is smooth."""
         machine, group = self.request.machine, self.group
-        return smooth_between(low, high, lambda n: algorithm_of(machine, group, 4.0 * n).title)
+        return smooth_between(
+            self.least, self.most, lambda n: algorithm_of(machine, group, 4.0 * n).title
+        )
 
     def by_size(self, method: int, numel: Floats) -> Floats:
         """(4, phases, r) s of dense buckets."""

@@ -72,9 +72,7 @@ class Problem:
         sizes = [t.numel for t in request.net.tensors.values()] or [1]
         least = max(1, min(sizes) // MOST_PARTS)
         self.prices.least, self.prices.most = least, max(sum(sizes), least + 1)
-        least, most = self.prices.least, self.prices.most
-        sizes = sorted({least, round((least * most) ** 0.5), most})
-        self.kept = self._chosen(sizes, pairs=quick) if kept is None else kept
+        self.kept = self._chosen(quick) if kept is None else kept
         self.prices.consider(self.kept, leading=quick)
         if not self.prices.methods:
             raise CommschedError(
@@ -84,15 +82,15 @@ class Problem:
             self.prices.add(find_method(name))
         self.evaluator = Evaluator(self.clock, self.prices, check=check)
 
-    def _chosen(self, sizes: list[int], pairs: bool) -> Shortlist:
+    def _chosen(self, quick: bool) -> Shortlist:
         """The methods worth an exact price, under the error budget where there is one."""
         methods = list(self.request.methods(self.prices.group))
         if not self.guard.active:
-            return self.prices.choose(methods, sizes, pairs)
+            return self.prices.choose(methods, quick)
         tensors = self.request.net.tensors.values()
         inside = [m for m in methods if any(self.guard.tensor(m, t) for t in tensors)]
         lossless = [m for m in methods if m.lossless]
-        every = [self.prices.choose(some, sizes, pairs) for some in (inside, lossless)]
+        every = [self.prices.choose(some, quick) for some in (inside, lossless)]
         return every[0].joined(every[1])
 
     def rough(self, methods: Iterable[Method]) -> "Problem":

@@ -13,6 +13,7 @@ Closed = Callable[[Method, BucketSpec], Floats]  # (4,) s: vote, encode, exchang
 
 FEW = 4  # methods that are all considered
 KEEP = 1.3  # methods that much slower than the fastest at every size are not considered
+FAR = 2.0  # a method that another one beats by so much at two sizes does not lead between them
 
 
 class Shortlist(NamedTuple):
@@ -51,18 +52,24 @@ def shortlist(
     methods: Sequence[Method],
     without_zeros: Sequence[Method],
     closed: Closed,
-    dense: list[BucketSpec],
+    dense: tuple[list[BucketSpec], list[BucketSpec]],
     sparse: list[BucketSpec],
 ) -> Shortlist:
-    """Choose by sample buckets: of some methods for those without zeros, of all for the others."""
-    plain, first = _considered(without_skippers(without_zeros), closed, dense)
+    """Choose by sample buckets: of some methods for those without zeros, of all for the others.
+
+    dense: ascending, and more between the first and the last of them.
+    """
+    plain, first = _considered(without_skippers(without_zeros), closed, *dense)
     some, also = _considered(methods, closed, sparse) if sparse else (set(), set())
     chosen = tuple(method for method in methods if method.name in plain | some)
     return Shortlist(chosen, frozenset(plain), frozenset(first | also))
 
 
 def _considered(
-    methods: Sequence[Method], closed: Closed, specs: list[BucketSpec]
+    methods: Sequence[Method],
+    closed: Closed,
+    specs: list[BucketSpec],
+    between: Sequence[BucketSpec] = (),
 ) -> tuple[set[str], set[str]]:
     """Return the methods that may be the fastest for some sample, and those that are.
 
@@ -75,6 +82,11 @@ def _considered(
     if not methods:
         return set(), set()
     table = np.array([[closed(method, spec) for spec in specs] for method in methods])
+    if between:
+        more = np.full((len(methods), len(between), table.shape[-1]), np.inf)
+        for i in _close(methods, table.sum(axis=-1)):
+            more[i] = [closed(methods[i], spec) for spec in between]
+        table = np.concatenate([table, more], axis=1)
     exchange, whole = table[..., 0] + table[..., 2], table.sum(axis=-1)
     found: set[int] = set(range(len(methods)))
     if len(methods) > FEW:
@@ -87,6 +99,20 @@ def _considered(
     kept = sorted(found)
     leading = {names[kept[i]] for i in whole[kept].argmin(axis=0).tolist()}
     return {names[i] for i in kept}, leading
+
+
+def _close(methods: Sequence[Method], seconds: Floats) -> list[int]:
+    """List the pairs that may lead between two sizes; seconds: (methods, sizes).
+
+    Seconds grow about linearly, so that a method which another one beats at two sizes is also
+    behind it between them. The MPI library's own changes its algorithm and is always listed.
+    Methods that are no pair have no closed form and are played, which takes too long.
+    """
+    steady = np.array([not method.library for method in methods])
+    beaten = FAR * seconds[steady, None] <= seconds  # by, method, size
+    behind = (beaten[..., :-1] & beaten[..., 1:]).any(axis=0).all(axis=-1)
+    may: list[int] = np.flatnonzero(~(behind & steady)).tolist()
+    return [i for i in may if methods[i].codec is not None]
 
 
 def _near(score: Floats, families: dict[str, list[int]]) -> set[int]:
