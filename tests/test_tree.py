@@ -244,6 +244,32 @@ def test_a_torus_costs_its_hops_and_its_busiest_link():
     assert [rate for _, rate in wire_of(on, (0, 2), (1, 2))] == pytest.approx([2e-11, 2e-11])
 
 
+def test_each_hop_in_a_torus_pays_the_link_of_its_slower_end():
+    """A circle of 8 chips; the links of chip 1 are ten times as slow as the others."""
+    link, slow = STEP[0], replace(STEP[0], latency=1e-5, per_byte=1e-10)
+    level = Level(name="slice", children=8, link=link, torus=(8,))
+    level = replace(level, overrides=(SlowChild(child=1, link=slow),))
+    on = filled(1, 8, inside=link, between=link, levels=(level,))
+    [to, through, past] = [wire_of(on, move)[0] for move in ((6, 1), (0, 2), (5, 7))]
+    assert to == pytest.approx((2 * link.latency + slow.latency + slow.overhead, slow.per_byte))
+    assert through == pytest.approx((2 * slow.latency + slow.overhead, slow.per_byte))
+    assert past == pytest.approx((2 * link.latency + link.overhead, link.per_byte))
+    # Two messages share the link from 0 to 1, and two that from 4 to 5.
+    rates = [rate for _, rate in wire_of(on, (7, 1), (0, 1), (3, 5), (4, 5))]
+    assert rates == pytest.approx([2 * slow.per_byte] * 2 + [2 * link.per_byte] * 2)
+
+
+@pytest.mark.parametrize("torus", [(), (1,)])
+def test_a_message_between_switches_of_one_child_of_a_torus_pays_its_link(torus):
+    levels = (
+        Level(name="node", children=2, link=STEP[1]),
+        Level(name="rail", children=2, link=STEP[2], rails=2),
+        Level(name="spine", children=1, link=STEP[3], torus=torus),
+    )
+    on = filled(2, 2, inside=STEP[1], between=STEP[2], levels=levels)
+    assert wire_of(on, (1, 2)) == [(STEP[3].latency + STEP[3].overhead, STEP[3].per_byte)]
+
+
 def test_a_torus_of_racks_keeps_the_ports_of_their_nodes():
     """Two ranks of a node send to the next rack at the rate of its one port."""
     fast = replace(STEP[3], per_byte=1e-11)

@@ -73,7 +73,7 @@ class Climb:
         """Return the seconds of messages from `src` to `dst`, (m,), members of the group."""
         top = self._top(src, dst)
         found = np.array([terms(level.link) for level in self._levels])[top]  # (m, 3)
-        hops, shared = np.ones(len(src), np.int64), np.zeros(len(src))
+        shared = np.zeros(len(src))
         curves: list[tuple[Ints, Link]] = []
         for k, level in reversed([*enumerate(self._levels)]):  # from the top: its own numbers first
             here = top == k
@@ -81,11 +81,10 @@ class Climb:
             if level.torus and here.any():
                 moves = np.flatnonzero(here)
                 torus = _Torus(level, self._child[k])
-                hops[moves], busiest = torus.ways(src[moves], dst[moves])
-                shared[moves] = np.where(busiest > 1, busiest * level.link.per_byte, 0.0)
+                found[moves], shared[moves] = torus.ways(src[moves], dst[moves])
             self._share(shared, k, src, dst, top >= k)
         latency, overhead, per_byte = found.T
-        return Wire(hops * latency + overhead, overhead, per_byte, tuple(curves), shared)
+        return Wire(latency + overhead, overhead, per_byte, tuple(curves), shared)
 
     def _top(self, src: Ints, dst: Ints) -> Ints:
         """Return the level of each message: (m,)."""
@@ -135,30 +134,47 @@ class _Torus:
     def __init__(self, level: Level, child: Ints) -> None:
         self._shape, self._children = level.torus, level.children
         self._child = child
+        units = int(child.max()) // level.children + 1
+        self._terms = np.tile(terms(level.link), (units * level.children, 1))  # L, o and G
+        self._per_byte = np.full(len(self._terms), level.link.per_byte)
+        for slow in level.overrides:
+            here = np.arange(len(self._terms)) == slow.child
+            self._terms[here] = terms(slow.link)
+            self._per_byte[here] = slow.link.per_byte
 
-    def ways(self, src: Ints, dst: Ints) -> tuple[Ints, Ints]:
-        """Return hops and the most messages on a link of the way, (m,) each."""
-        hops, used = np.zeros(len(src), np.int64), []
-        at, to = self._child[src], self._child[dst] % self._children
+    def ways(self, src: Ints, dst: Ints) -> tuple[Floats, Floats]:
+        """Return L, o and G of each way, (m, 3), and s/B of its busiest link, (m,).
+
+        L is that of all hops, o and G are the slowest hop's; the slower end of a hop decides. The
+        busiest link counts where messages share one, else 0.
+        """
+        at, to = self._child[src], self._child[dst]
+        found = np.maximum(self._terms[at], self._terms[to])
+        found[at != to, 0] = 0.0  # a message between two switches of one child has no hops
+        to, used = to % self._children, []
         for number, width in enumerate(self._shape):
             stride = int(np.prod(self._shape[:number], dtype=np.int64))
             here, there = at // stride % width, to // stride % width
             ahead = (there - here) % width
             back = ahead > width - ahead
             left = np.where(back, width - ahead, ahead)
-            hops += left
             turn = np.where(back, -1, 1)
+            place = at
             for step in range(int(left.max(initial=0))):
+                after = at + ((here + (step + 1) * turn) % width - here) * stride
                 moving = np.flatnonzero(left > step)
-                place = at[moving] + (
-                    (here[moving] + step * turn[moving]) % width - here[moving]
-                ) * (stride)
-                used.append((moving, (place * len(self._shape) + number) * 2 + back[moving]))
+                ends = place[moving], after[moving]
+                hop = np.maximum(*(self._terms[end] for end in ends))
+                found[moving, 0] += hop[:, 0]
+                found[moving, 1:] = np.maximum(found[moving, 1:], hop[:, 1:])
+                per_byte = np.maximum(*(self._per_byte[end] for end in ends))
+                link = (ends[0] * len(self._shape) + number) * 2 + back[moving]
+                used.append((moving, link, per_byte))
+                place = after
             at = at + (there - here) * stride
-        busiest = np.ones(len(src), np.int64)
-        if used:
-            links = np.concatenate([link for _, link in used])
-            load = np.bincount(links)
-            for moving, link in used:
-                np.maximum.at(busiest, moving, load[link])
-        return hops, busiest
+        shared, busiest = np.zeros(len(src)), np.ones(len(src), np.int64)
+        load = np.bincount(np.concatenate([at[:0], *(link for _, link, _ in used)]))
+        for moving, link, per_byte in used:
+            busiest[moving] = np.maximum(busiest[moving], load[link])
+            shared[moving] = np.maximum(shared[moving], load[link] * per_byte)
+        return found, np.where(busiest > 1, shared, 0.0)
