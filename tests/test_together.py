@@ -13,6 +13,7 @@ from commsched.cost.price import price
 from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method
 from commsched.machine import file as machines
+from commsched.machine.level import SlowChild
 from commsched.machine.model import Group, Machine, resized
 from commsched.net.bucket import BucketSpec
 from commsched.program.model import Kind
@@ -122,6 +123,13 @@ def test_groups_share_the_ports_of_all_levels(teams, ports, slow):
     on = tree(2, 2, 2, 4)
     node = replace(on.between, per_byte=slow * on.between.per_byte)
     on = replace(on, nic=replace(on.nic, per_node=ports), overrides={1: node})
+    rack = SlowChild(child=1, link=replace(on.levels[3].link, per_byte=node.per_byte))
+    racks = (on.levels[3], replace(on.levels[3], nic=on.nic, oversubscription=0.0))
+    for top in (replace(level, overrides=(rack,)) for level in racks):
+        _share_ports(replace(on, levels=(*on.levels[:3], top)), teams)
+
+
+def _share_ports(on, teams):
     groups = [on.group(range(first, on.size, teams)) for first in range(teams)]
     for ahead in range(1, groups[0].size):
         ranks = np.arange(on.size)

@@ -196,6 +196,23 @@ def test_a_single_slow_rack_slows_what_enters_or_leaves_it():
     )
 
 
+@pytest.mark.parametrize("ports", [1, 2])
+def test_ranks_share_the_ports_of_a_slow_rack_as_those_of_a_slow_node(ports):
+    """Two units of two ranks each: nodes, or racks of nodes with a rank."""
+    nic, slow = Nic(per_node=ports, per_byte=1e-10), slow_child(1, 9e-10)
+    top = Level(name="fabric", children=2, link=STEP[3], nic=nic, overrides=(slow,))
+    racks = (
+        Level(name="node", children=1, link=STEP[1]),
+        Level(name="rack", children=2, link=STEP[2]),
+        top,
+    )
+    nodes = Level(name="node", children=2, link=STEP[1]), top
+    of_racks = filled(4, 1, inside=STEP[1], between=STEP[2], levels=racks)
+    of_nodes = filled(2, 2, between=STEP[3], nic=nic, overrides={1: slow.link}, levels=nodes)
+    crossing = [(2, 0), (3, 1)]
+    assert wire_of(of_racks, *crossing) == pytest.approx(wire_of(of_nodes, *crossing))
+
+
 def test_a_slow_node_stays_slow_between_two_slow_racks():
     far = replace(STEP[2], latency=1e-3)
     racks = replace(FOUR.levels[3], overrides=(slow_child(0, 5e-10), slow_child(1, 5e-10)))

@@ -37,12 +37,12 @@ def alongside(machine: Machine, group: Group) -> Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Crowded(Nic):
-    """Ports of nodes that other groups use, too: `per_byte` is G'."""
+    """Ports of a child that other groups use, too: `per_byte` is G'."""
 
-    crowd: float
+    crowd: float  # 0: a link of its own does not slow these ports
 
     def of(self, own: Link) -> float:
-        """Return s/B of the ports of a node with a link of its own, which is as crowded."""
+        """Return s/B of the ports of a child with a link of its own, which is as crowded."""
         return max(self.per_byte, self.crowd * own.per_byte)
 
 
@@ -85,10 +85,15 @@ def _crowded(machine: Machine, crowds: dict[int, float]) -> Machine:
     node, nic = place_of_node(machine.levels) + 1, machine.nic
     levels, rates = list(machine.levels), port_rates(machine.levels)
     for k in crowds.keys() - {node}:
-        port = Nic(per_node=1, per_byte=rates[k] * crowds[k])
+        own = levels[k].nic
+        pool = _Crowded(per_node=1, per_byte=rates[k] * crowds[k], crowd=0.0)
+        port = pool if own is None else _crowded_ports(own, crowds[k])
         levels[k] = replace(levels[k], nic=port, oversubscription=0.0)
     if nic is not None:
-        crowd = crowds[node]
-        per_byte = nic.per_byte * crowd
-        nic = _Crowded(per_node=nic.per_node, per_byte=per_byte, turn=nic.turn, crowd=crowd)
+        nic = _crowded_ports(nic, crowds[node])
     return replace(machine, levels=tuple(levels), nic=nic)
+
+
+def _crowded_ports(nic: Nic, crowd: float) -> Nic:
+    per_byte = nic.per_byte * crowd
+    return _Crowded(per_node=nic.per_node, per_byte=per_byte, turn=nic.turn, crowd=crowd)

@@ -60,13 +60,15 @@ class Climb:
             nic = level.nic
             if not rates[k]:
                 self._ports.append(None)
-            elif k == node + 1 and nic is not None and node_ports is not None:
+            elif nic is None:
+                self._ports.append(_Ports(below, rates[k] * rails))
+            else:
                 per_byte = np.full(len(ranks), nic.per_byte)
                 for slow in level.overrides:
                     per_byte[self._child[k] == slow.child] = nic.of(slow.link)
-                self._ports.append(_Ports(node_ports, per_byte))
-            else:
-                self._ports.append(_Ports(below, rates[k] * rails))
+                dealt = k == node + 1 and node_ports is not None
+                pooled = below, per_byte / nic.per_node * rails
+                self._ports.append(_Ports(*((node_ports, per_byte) if dealt else pooled)))
             rails = level.rails
 
     def wire(self, src: Ints, dst: Ints) -> Wire:
