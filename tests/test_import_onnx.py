@@ -179,3 +179,17 @@ g (float[2] x, bool go) => (float[2] y)
     bare = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Neg(x) }'
     with pytest.raises(CommschedError, match="no node has parameters"):
         imported(bare, tmp_path)
+
+
+def test_a_branch_that_only_a_shape_chooses_does_not_cut_the_net(tmp_path):
+    """Its input is a constant, but its branches read what a layer made."""
+    text = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[4, 8] a) => (float[4, 8] z) <float[8, 8] first, float[8, 8] second>
+{ x = MatMul(a, first)  size = Size(x)  go = Equal(size, size)
+  y = If (go) <then_branch = t () => (float[4, 8] b) { b = Neg(x) },
+               else_branch = e () => (float[4, 8] d) { d = Abs(x) }>
+  z = MatMul(y, second) }
+"""
+    with pytest.raises(CommschedError, match=r"'If' is a If, .*; export the model without control"):
+        imported(text, tmp_path)

@@ -189,7 +189,7 @@ def _known(graph: Any) -> _Graph:
 
 def _add(found: _Graph, node: Any, number: int, where: str) -> None:
     """Add a node to the layers, if it depends on an input of the model."""
-    inputs, outputs = list(node.input), [name for name in node.output if name]
+    inputs, outputs = list(_read(node)), [name for name in node.output if name]
     active = [name for name in inputs if name in found.sources]
     if not active or node.op_type in STATIC:
         if node.op_type not in STATIC:  # a constant: a parameter, or a view of one
@@ -217,6 +217,14 @@ def _add(found: _Graph, node: Any, number: int, where: str) -> None:
     layer = _layer(found, node, number, before, shape)
     found.layers.append(layer)
     found.sources |= dict.fromkeys(outputs, (layer.name,))
+
+
+def _read(node: Any) -> Iterator[str]:
+    """Yield the values that a node reads, also within its branches or body."""
+    yield from node.input
+    for one in node.attribute:
+        for inner in one.g.node:
+            yield from _read(inner)
 
 
 def _layer(found: _Graph, node: Any, number: int, before: tuple[str, ...], shape: Shape) -> Layer:
