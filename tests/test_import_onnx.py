@@ -193,3 +193,12 @@ g (float[4, 8] a) => (float[4, 8] z) <float[8, 8] first, float[8, 8] second>
 """
     with pytest.raises(CommschedError, match=r"'If' is a If, .*; export the model without control"):
         imported(text, tmp_path)
+
+
+def test_a_bias_of_one_element_is_a_parameter_and_a_factor_is_none(tmp_path):
+    text = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[4, 8] x) => (float[4, 1] y) <float[1, 8] w, float[1] bias, float[1] half>
+{ sum = Gemm <transB = 1> (x, w, bias)  y = Mul(sum, half) }
+"""
+    assert list(imported(text, tmp_path).tensors) == ["w", "bias"]

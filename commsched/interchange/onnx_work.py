@@ -10,6 +10,7 @@ VIEWS = ("Reshape", "Flatten", "Identity", "Squeeze", "Unsqueeze", "Dropout")  #
 STATIC = ("Shape", "Size")  # of a tensor: known before the step
 RECURRENT = ("LSTM", "GRU", "RNN")
 KEEP_AXES = ("Gather", "Slice", "Identity", "Dropout", "Cast")  # sequence and batch stay in place
+ARITHMETIC = ("Add", "Sub", "Mul", "Div")
 NORMS = (
     *("BatchNormalization", "LayerNormalization", "GroupNormalization"),
     *("InstanceNormalization", "SimplifiedLayerNormalization", "RMSNormalization"),
@@ -17,7 +18,7 @@ NORMS = (
 # Inputs that are parameters, if no input of the model leads to them.
 PARAMETERS: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("Conv", "ConvTranspose", *NORMS), (1, 2)),
-    **dict.fromkeys(("Gemm", "Einsum", "Add", "Sub", "Mul", "Div"), (0, 1, 2)),
+    **dict.fromkeys(("Gemm", "Einsum", *ARITHMETIC), (0, 1, 2)),
     **dict.fromkeys(RECURRENT, (1, 2, 3)),
     "MatMul": (0, 1),
     "Gather": (0,),

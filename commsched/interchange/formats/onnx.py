@@ -9,6 +9,7 @@ from typing import Any
 from commsched.errors import CommschedError, install
 from commsched.interchange.content import Content
 from commsched.interchange.onnx_work import (
+    ARITHMETIC,
     KEEP_AXES,
     PARAMETERS,
     RECURRENT,
@@ -255,12 +256,13 @@ def _layer(found: _Graph, node: Any, number: int, before: tuple[str, ...], shape
 
 
 def _parameters(found: _Graph, node: Any) -> Iterator[Tensor]:
-    """Yield the parameters that no node before has; one number alone is a constant."""
+    """Yield the parameters that no node before has; in arithmetic one number is a constant."""
     for place in PARAMETERS.get(node.op_type, ()):
         value = node.input[place] if place < len(node.input) else ""
         root = found.weights.get(value, "")
         shape = found.shapes.get(root, ())
-        if root in found.taken or root not in found.dtypes or prod(shape) < 2:
+        least = 2 if node.op_type in ARITHMETIC else 1
+        if root in found.taken or root not in found.dtypes or prod(shape) < least:
             continue
         found.taken.add(root)
         yield Tensor(name=_plain(root), shape=shape, dtype=found.dtypes[root])
