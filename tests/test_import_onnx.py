@@ -202,3 +202,14 @@ g (float[4, 8] x) => (float[4, 1] y) <float[1, 8] w, float[1] bias, float[1] hal
 { sum = Gemm <transB = 1> (x, w, bias)  y = Mul(sum, half) }
 """
     assert list(imported(text, tmp_path).tensors) == ["w", "bias"]
+
+
+def test_attention_meets_past_keys_and_values_of_another_width(tmp_path):
+    text = """
+<ir_version: 10, opset_import: ["" : 23]>
+g (float[2, 4, 8, 16] x, float[2, 4, 8, 16] k, float[2, 4, 8, 24] v,
+   float[2, 4, 32, 16] past, float[2, 4, 32, 24] old) => (float[2, 4, 8, 24] y) <float[16, 16] w>
+{ q = MatMul(x, w)  y, keys, values = Attention (q, k, v, , past, old) }
+"""
+    rows, keys = 2 * 4 * 8, 8 + 32
+    assert imported(text, tmp_path).layers[-1].forward_flops == 2 * rows * keys * (16 + 24)

@@ -41,7 +41,9 @@ def flops(
     if kind == "MatMul" and a:
         return 2.0 * prod(output) * a[-1]
     if kind == "Attention" and len(b) > 2:  # scores and their weighted sum
-        return 4.0 * prod(a) * b[-2]
+        past = inputs[4] if len(inputs) > 4 else ()
+        keys = b[-2] + (past[-2] if len(past) > 2 else 0)
+        return 2.0 * (prod(a) + prod(output)) * keys
     if kind == "Einsum":
         return _einsum(attributes.get("equation", b""), inputs)
     if kind in RECURRENT and len(a) == 3:
