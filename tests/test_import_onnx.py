@@ -213,3 +213,13 @@ g (float[2, 4, 8, 16] x, float[2, 4, 8, 16] k, float[2, 4, 8, 24] v,
 """
     rows, keys = 2 * 4 * 8, 8 + 32
     assert imported(text, tmp_path).layers[-1].forward_flops == 2 * rows * keys * (16 + 24)
+
+
+@pytest.mark.parametrize("equation", ["...i,ij->...j", "abi,ij->abj", "...i,ij", "a...i,...ij->aj"])
+def test_axes_without_a_letter_are_multiplied_as_others(equation, tmp_path):
+    text = f"""
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[2, 4, 8] x) => (float y) <float[{"1, " * equation.startswith("a.")}8, 5] w>
+{{ y = Einsum <equation = "{equation}"> (x, w) }}
+"""
+    assert imported(text, tmp_path).layers[0].forward_flops == 2 * (2 * 4) * 8 * 5

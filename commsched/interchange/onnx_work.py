@@ -52,11 +52,15 @@ def flops(
 
 
 def _einsum(equation: bytes, inputs: Sequence[Shape]) -> float:
-    """Return 2 for each combination of the named axes; 0 if some axes have no name."""
+    """Return 2 for each combination of the axes; "..." stands for those that have no letter."""
     terms = equation.decode("utf-8", "replace").partition("->")[0].replace(" ", "").split(",")
-    sizes: dict[str, int] = {}
+    sizes: dict[str | int, int] = {}
     for term, shape in zip(terms, inputs, strict=False):
-        if len(term) != len(shape):
+        before, dots, behind = term.partition("...")
+        more = len(shape) - len(before) - len(behind) if dots else 0
+        axes = (*before, *range(-more, 0), *behind)  # those of "..." are alike from the last on
+        if len(axes) != len(shape):
             return 0.0
-        sizes |= zip(term, shape, strict=True)
+        for axis, size in zip(axes, shape, strict=True):
+            sizes[axis] = max(size, sizes.get(axis, 1))
     return 2.0 * prod(sizes.values())
