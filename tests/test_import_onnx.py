@@ -223,3 +223,20 @@ g (float[2, 4, 8] x) => (float y) <float[{"1, " * equation.startswith("a.")}8, 5
 {{ y = Einsum <equation = "{equation}"> (x, w) }}
 """
     assert imported(text, tmp_path).layers[0].forward_flops == 2 * (2 * 4) * 8 * 5
+
+
+def test_a_deformed_convolution_and_peepholes_have_their_parameters(tmp_path):
+    text = """
+<ir_version: 8, opset_import: ["" : 19]>
+g (float[3, 4, 9, 9] x, float[3, 18, 7, 7] offset) => (float[3, 6, 7, 7] y)
+<float[6, 4, 3, 3] w, float[6] bias>
+{ y = DeformConv (x, w, offset, bias) }
+"""
+    net = imported(text, tmp_path)
+    assert list(net.tensors) == ["w", "bias"]
+    assert net.layers[0].forward_flops == 2 * (3 * 6 * 7 * 7) * (4 * 3 * 3)
+    peeping = (
+        RECURRENT.replace("SHAPE", "128, 2").replace("N", "2").replace("b, , h", "b, , h, , p")
+    )
+    peeping = peeping.replace("[1, 64] b", "[1, 64] b, float[1, 24] p")
+    assert list(imported(peeping, tmp_path).tensors) == ["w", "r", "b", "p"]

@@ -19,7 +19,8 @@ NORMS = (
 PARAMETERS: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("Conv", "ConvTranspose", *NORMS), (1, 2)),
     **dict.fromkeys(("Gemm", "Einsum", *ARITHMETIC), (0, 1, 2)),
-    **dict.fromkeys(RECURRENT, (1, 2, 3)),
+    **dict.fromkeys(RECURRENT, (1, 2, 3, 7)),  # 7: peepholes of an LSTM
+    "DeformConv": (1, 3),
     "MatMul": (0, 1),
     "Gather": (0,),
     "PRelu": (1,),
@@ -32,7 +33,7 @@ def flops(
 ) -> float:
     """Return 2 for each multiplication and addition of a product, else 1 for each output."""
     a, b, c = (*inputs, (), (), ())[:3]
-    if kind == "Conv" and len(b) > 2:
+    if kind in ("Conv", "DeformConv") and len(b) > 2:
         return 2.0 * prod(output) * prod(b[1:])
     if kind == "ConvTranspose" and len(b) > 2:
         return 2.0 * prod(a) * prod(b[1:])
