@@ -141,6 +141,9 @@ def test_the_batch_of_a_recurrent_net_is_the_axis_that_its_nodes_read_as_batch(t
     assert imported(turned, tmp_path).batch == 2
     named = RECURRENT.replace("SHAPE", "length, N").replace("N", "n")
     assert imported(named, tmp_path, sizes={"length": 128}, batch=6) == more
+    some = fixed.replace("(float[128", "(int64[64] steps, float[128")
+    some = some.replace("Identity(x)", "Gather(x, steps)")
+    assert imported(some, tmp_path).batch == 2
     with pytest.raises(CommschedError, match=r"axis 0 of input 'x' has no size; give --size lengt"):
         imported(named, tmp_path, batch=6)
 

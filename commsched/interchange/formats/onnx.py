@@ -160,7 +160,7 @@ def _sequence_first(graph: Any) -> set[str]:
             if not any(one.name == "layout" and one.i for one in node.attribute):
                 found.update(name for name in (node.input[0], *node.input[5:7]) if name)
         elif node.op_type in KEEP_AXES and not found.isdisjoint(node.output):
-            found.update(node.input[node.op_type == "Gather" :][:1])
+            found.update(node.input[: 2 if node.op_type == "Gather" else 1])
     return found
 
 
@@ -271,10 +271,9 @@ def _parameters(found: _Graph, node: Any) -> Iterator[Tensor]:
 def _batch(graph: Any, found: _Graph) -> int:
     """Return the batch of the first input that is no parameter: its first axis, or its second."""
     names = [one.name for one in graph.input if one.name in found.sources]
-    first = next((name for name in names if found.shapes.get(name)), None)
-    if first is None:
-        return 1
-    return max(found.shapes[first][first in _sequence_first(graph)], 1)
+    second = _sequence_first(graph)
+    sizes = (found.shapes.get(name, ())[name in second :] for name in names)
+    return next((size[0] for size in sizes if size), 1)
 
 
 def _times(layer: Layer, factor: float, fixed: float) -> Layer:
