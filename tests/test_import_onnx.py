@@ -141,6 +141,9 @@ def test_the_batch_of_a_recurrent_net_is_the_axis_that_its_nodes_read_as_batch(t
     assert imported(turned, tmp_path).batch == 2
     named = RECURRENT.replace("SHAPE", "length, N").replace("N", "n")
     assert imported(named, tmp_path, sizes={"length": 128}, batch=6) == more
+    some = fixed.replace("(float[128", "(int64[64] steps, float[128")
+    some = some.replace("Identity(x)", "Gather(x, steps)")
+    assert imported(some, tmp_path).batch == 2
     with pytest.raises(CommschedError, match=r"axis 0 of input 'x' has no size; give --size lengt"):
         imported(named, tmp_path, batch=6)
 
@@ -179,3 +182,64 @@ g (float[2] x, bool go) => (float[2] y)
     bare = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Neg(x) }'
     with pytest.raises(CommschedError, match="no node has parameters"):
         imported(bare, tmp_path)
+
+
+def test_a_branch_that_only_a_shape_chooses_does_not_cut_the_net(tmp_path):
+    """Its input is a constant, but its branches read what a layer made."""
+    text = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[4, 8] a) => (float[4, 8] z) <float[8, 8] first, float[8, 8] second>
+{ x = MatMul(a, first)  size = Size(x)  go = Equal(size, size)
+  y = If (go) <then_branch = t () => (float[4, 8] b) { b = Neg(x) },
+               else_branch = e () => (float[4, 8] d) { d = Abs(x) }>
+  z = MatMul(y, second) }
+"""
+    with pytest.raises(CommschedError, match=r"'If' is a If, .*; export the model without control"):
+        imported(text, tmp_path)
+
+
+def test_a_bias_of_one_element_is_a_parameter_and_a_factor_is_none(tmp_path):
+    text = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[4, 8] x) => (float[4, 1] y) <float[1, 8] w, float[1] bias, float[1] half>
+{ sum = Gemm <transB = 1> (x, w, bias)  y = Mul(sum, half) }
+"""
+    assert list(imported(text, tmp_path).tensors) == ["w", "bias"]
+
+
+def test_attention_meets_past_keys_and_values_of_another_width(tmp_path):
+    text = """
+<ir_version: 10, opset_import: ["" : 23]>
+g (float[2, 4, 8, 16] x, float[2, 4, 8, 16] k, float[2, 4, 8, 24] v,
+   float[2, 4, 32, 16] past, float[2, 4, 32, 24] old) => (float[2, 4, 8, 24] y) <float[16, 16] w>
+{ q = MatMul(x, w)  y, keys, values = Attention (q, k, v, , past, old) }
+"""
+    rows, keys = 2 * 4 * 8, 8 + 32
+    assert imported(text, tmp_path).layers[-1].forward_flops == 2 * rows * keys * (16 + 24)
+
+
+@pytest.mark.parametrize("equation", ["...i,ij->...j", "abi,ij->abj", "...i,ij", "a...i,...ij->aj"])
+def test_axes_without_a_letter_are_multiplied_as_others(equation, tmp_path):
+    text = f"""
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[2, 4, 8] x) => (float y) <float[{"1, " * equation.startswith("a.")}8, 5] w>
+{{ y = Einsum <equation = "{equation}"> (x, w) }}
+"""
+    assert imported(text, tmp_path).layers[0].forward_flops == 2 * (2 * 4) * 8 * 5
+
+
+def test_a_deformed_convolution_and_peepholes_have_their_parameters(tmp_path):
+    text = """
+<ir_version: 8, opset_import: ["" : 19]>
+g (float[3, 4, 9, 9] x, float[3, 18, 7, 7] offset) => (float[3, 6, 7, 7] y)
+<float[6, 4, 3, 3] w, float[6] bias>
+{ y = DeformConv (x, w, offset, bias) }
+"""
+    net = imported(text, tmp_path)
+    assert list(net.tensors) == ["w", "bias"]
+    assert net.layers[0].forward_flops == 2 * (3 * 6 * 7 * 7) * (4 * 3 * 3)
+    peeping = (
+        RECURRENT.replace("SHAPE", "128, 2").replace("N", "2").replace("b, , h", "b, , h, , p")
+    )
+    peeping = peeping.replace("[1, 64] b", "[1, 64] b, float[1, 24] p")
+    assert list(imported(peeping, tmp_path).tensors) == ["w", "r", "b", "p"]

@@ -10,6 +10,7 @@ VIEWS = ("Reshape", "Flatten", "Identity", "Squeeze", "Unsqueeze", "Dropout")  #
 STATIC = ("Shape", "Size")  # of a tensor: known before the step
 RECURRENT = ("LSTM", "GRU", "RNN")
 KEEP_AXES = ("Gather", "Slice", "Identity", "Dropout", "Cast")  # sequence and batch stay in place
+ARITHMETIC = ("Add", "Sub", "Mul", "Div")
 NORMS = (
     *("BatchNormalization", "LayerNormalization", "GroupNormalization"),
     *("InstanceNormalization", "SimplifiedLayerNormalization", "RMSNormalization"),
@@ -17,8 +18,9 @@ NORMS = (
 # Inputs that are parameters, if no input of the model leads to them.
 PARAMETERS: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("Conv", "ConvTranspose", *NORMS), (1, 2)),
-    **dict.fromkeys(("Gemm", "Einsum", "Add", "Sub", "Mul", "Div"), (0, 1, 2)),
-    **dict.fromkeys(RECURRENT, (1, 2, 3)),
+    **dict.fromkeys(("Gemm", "Einsum", *ARITHMETIC), (0, 1, 2)),
+    **dict.fromkeys(RECURRENT, (1, 2, 3, 7)),  # 7: peepholes of an LSTM
+    "DeformConv": (1, 3),
     "MatMul": (0, 1),
     "Gather": (0,),
     "PRelu": (1,),
@@ -31,7 +33,7 @@ def flops(
 ) -> float:
     """Return 2 for each multiplication and addition of a product, else 1 for each output."""
     a, b, c = (*inputs, (), (), ())[:3]
-    if kind == "Conv" and len(b) > 2:
+    if kind in ("Conv", "DeformConv") and len(b) > 2:
         return 2.0 * prod(output) * prod(b[1:])
     if kind == "ConvTranspose" and len(b) > 2:
         return 2.0 * prod(a) * prod(b[1:])
@@ -40,7 +42,9 @@ def flops(
     if kind == "MatMul" and a:
         return 2.0 * prod(output) * a[-1]
     if kind == "Attention" and len(b) > 2:  # scores and their weighted sum
-        return 4.0 * prod(a) * b[-2]
+        past = inputs[4] if len(inputs) > 4 else ()
+        keys = b[-2] + (past[-2] if len(past) > 2 else 0)
+        return 2.0 * (prod(a) + prod(output)) * keys
     if kind == "Einsum":
         return _einsum(attributes.get("equation", b""), inputs)
     if kind in RECURRENT and len(a) == 3:
@@ -49,11 +53,15 @@ def flops(
 
 
 def _einsum(equation: bytes, inputs: Sequence[Shape]) -> float:
-    """Return 2 for each combination of the named axes; 0 if some axes have no name."""
+    """Return 2 for each combination of the axes; "..." stands for those that have no letter."""
     terms = equation.decode("utf-8", "replace").partition("->")[0].replace(" ", "").split(",")
-    sizes: dict[str, int] = {}
+    sizes: dict[str | int, int] = {}
     for term, shape in zip(terms, inputs, strict=False):
-        if len(term) != len(shape):
+        before, dots, behind = term.partition("...")
+        more = len(shape) - len(before) - len(behind) if dots else 0
+        axes = (*before, *range(-more, 0), *behind)  # those of "..." are alike from the last on
+        if len(axes) != len(shape):
             return 0.0
-        sizes |= zip(term, shape, strict=True)
+        for axis, size in zip(axes, shape, strict=True):
+            sizes[axis] = max(size, sizes.get(axis, 1))
     return 2.0 * prod(sizes.values())

@@ -9,6 +9,7 @@ from typing import Any
 from commsched.errors import CommschedError, install
 from commsched.interchange.content import Content
 from commsched.interchange.onnx_work import (
+    ARITHMETIC,
     KEEP_AXES,
     PARAMETERS,
     RECURRENT,
@@ -159,7 +160,7 @@ def _sequence_first(graph: Any) -> set[str]:
             if not any(one.name == "layout" and one.i for one in node.attribute):
                 found.update(name for name in (node.input[0], *node.input[5:7]) if name)
         elif node.op_type in KEEP_AXES and not found.isdisjoint(node.output):
-            found.update(node.input[node.op_type == "Gather" :][:1])
+            found.update(node.input[: 2 if node.op_type == "Gather" else 1])
     return found
 
 
@@ -189,7 +190,7 @@ def _known(graph: Any) -> _Graph:
 
 def _add(found: _Graph, node: Any, number: int, where: str) -> None:
     """Add a node to the layers, if it depends on an input of the model."""
-    inputs, outputs = list(node.input), [name for name in node.output if name]
+    inputs, outputs = list(_read(node)), [name for name in node.output if name]
     active = [name for name in inputs if name in found.sources]
     if not active or node.op_type in STATIC:
         if node.op_type not in STATIC:  # a constant: a parameter, or a view of one
@@ -217,6 +218,14 @@ def _add(found: _Graph, node: Any, number: int, where: str) -> None:
     layer = _layer(found, node, number, before, shape)
     found.layers.append(layer)
     found.sources |= dict.fromkeys(outputs, (layer.name,))
+
+
+def _read(node: Any) -> Iterator[str]:
+    """Yield the values that a node reads, also within its branches or body."""
+    yield from node.input
+    for one in node.attribute:
+        for inner in one.g.node:
+            yield from _read(inner)
 
 
 def _layer(found: _Graph, node: Any, number: int, before: tuple[str, ...], shape: Shape) -> Layer:
@@ -247,12 +256,13 @@ def _layer(found: _Graph, node: Any, number: int, before: tuple[str, ...], shape
 
 
 def _parameters(found: _Graph, node: Any) -> Iterator[Tensor]:
-    """Yield the parameters that no node before has; one number alone is a constant."""
+    """Yield the parameters that no node before has; in arithmetic one number is a constant."""
     for place in PARAMETERS.get(node.op_type, ()):
         value = node.input[place] if place < len(node.input) else ""
         root = found.weights.get(value, "")
         shape = found.shapes.get(root, ())
-        if root in found.taken or root not in found.dtypes or prod(shape) < 2:
+        least = 2 if node.op_type in ARITHMETIC else 1
+        if root in found.taken or root not in found.dtypes or prod(shape) < least:
             continue
         found.taken.add(root)
         yield Tensor(name=_plain(root), shape=shape, dtype=found.dtypes[root])
@@ -261,10 +271,9 @@ def _parameters(found: _Graph, node: Any) -> Iterator[Tensor]:
 def _batch(graph: Any, found: _Graph) -> int:
     """Return the batch of the first input that is no parameter: its first axis, or its second."""
     names = [one.name for one in graph.input if one.name in found.sources]
-    first = next((name for name in names if found.shapes.get(name)), None)
-    if first is None:
-        return 1
-    return max(found.shapes[first][first in _sequence_first(graph)], 1)
+    second = _sequence_first(graph)
+    sizes = (found.shapes.get(name, ())[name in second :] for name in names)
+    return next((size[0] for size in sizes if size), 1)
 
 
 def _times(layer: Layer, factor: float, fixed: float) -> Layer:
