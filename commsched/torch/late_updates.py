@@ -17,10 +17,10 @@ from commsched.torch.observer import compiled_modules, tensors_in
 class LateUpdates:
     """An optimizer whose step is done in parts, each when the next forward pass comes to it.
 
-    The first forward pass in training mode is watched: a parameter belongs to the module that was
-    entered last before the parameter was read for the first time. What was not read there, others
-    may read at any time: the optimizer's step updates it. Everything is updated before a forward
-    pass that does not train.
+    The first forward pass in training mode is watched: a parameter belongs to the innermost module
+    whose forward was running when the parameter was read for the first time. What was not read
+    there, others may read at any time: the optimizer's step updates it. Everything is updated
+    before a forward pass that does not train.
     `take(name)` puts a parameter's mean into `.grad`; `check()` is called when a step begins.
     """
 
@@ -41,7 +41,7 @@ class LateUpdates:
         self._deferred = False  # whether the optimizer's step has been called for them
         self._rates: list[dict[str, Any]] = []  # the options of each group when it was
         self._first: dict[str, Any] | None = None  # parameter -> module that reads it first
-        self._entered, self._mode = model, _Reads(self)
+        self._running, self._mode = [model], _Reads(self)  # modules, the innermost last
         self._update = partial(type(optimizer).step.__wrapped__, optimizer)
         self._step = optimizer.step
 
@@ -145,20 +145,26 @@ class LateUpdates:
 
     def _watch(self) -> None:
         """See which module reads which parameter first."""
-        self._first, self._entered = {}, self._model
+        self._first, self._running = {}, [self._model]
         for module in self._model.modules():
-            self._inner.append(module.register_forward_pre_hook(Hook(self._enter)))
+            if module is not self._model:
+                self._inner.append(module.register_forward_pre_hook(Hook(self._enter)))
+                leave = Hook(self._leave)
+                self._inner.append(module.register_forward_hook(leave, always_call=True))
         self._inner.append(self._model.register_forward_hook(Hook(self._watched), always_call=True))
         self._mode.__enter__()
 
     def _enter(self, module: Any, inputs: Any) -> None:
-        self._entered = module
+        self._running.append(module)
+
+    def _leave(self, module: Any, inputs: Any, output: Any) -> None:
+        self._running.pop()
 
     def read(self, tensor: Any) -> None:
         """Note that a tensor is read."""
         name = self._names.get(id(tensor))
         if name is not None and self._first is not None:
-            self._first.setdefault(name, self._entered)
+            self._first.setdefault(name, self._running[-1])
 
     def _watched(self, model: Any, inputs: Any, output: Any) -> None:
         """Let each module that read parameters first update them from now on."""

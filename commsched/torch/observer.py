@@ -179,14 +179,16 @@ class Observer:
         """Compute a loss; with `counts_bytes` count what is kept for the backward pass."""
         self.begin()
         if counts_bytes:
-            seen = {p.untyped_storage()._cdata for p in self.model.parameters()}
+            own = (part for p in self.model.parameters() for part in _dense_parts(p))
+            seen = {part.untyped_storage()._cdata for part in own}
             self.activation = dict.fromkeys(self.owners, 0)
 
             def pack(tensor: Any) -> Any:
-                storage = tensor.untyped_storage()
-                if storage._cdata not in seen:
-                    seen.add(storage._cdata)
-                    self._saved += tensor.numel() * tensor.element_size()
+                for part in _dense_parts(tensor):
+                    storage = part.untyped_storage()
+                    if storage._cdata not in seen:
+                        seen.add(storage._cdata)
+                        self._saved += part.numel() * part.element_size()
                 return tensor
 
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -270,6 +272,17 @@ def tensors_in(value: Any) -> Iterator[Any]:
     elif isinstance(value, dict | list | tuple):
         for part in value.values() if isinstance(value, dict) else value:
             yield from tensors_in(part)
+
+
+def _dense_parts(tensor: Any) -> tuple[Any, ...]:
+    """Return the tensors with storage that a tensor consists of: a sparse one has indices."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return (tensor,)
 
 
 def _hit(gradient: Any) -> Array:

@@ -261,6 +261,26 @@ def of_inputs(model, inputs, loss=None):
     return capture(model, loss or mean, [inputs] * 3, optimizer, name="kind", steps=2, graph=False)
 
 
+class Graph(nn.Module):
+    """A layer whose outputs neighbours in a graph add up, by a sparse matrix."""
+
+    def __init__(self, neighbours):
+        super().__init__()
+        self.layer, self.neighbours = nn.Linear(6, 4), neighbours
+
+    def forward(self, x):
+        return self.neighbours @ self.layer(x)
+
+
+@check
+def a_sparse_matrix_that_is_kept_has_the_bytes_of_its_indices_and_values():
+    dense = 5 * 6 * 4 + 5 * 4 * 4  # inputs, and outputs that are squared
+    for layout, indices in ((torch.sparse_coo, 2 * 5), (torch.sparse_csr, 6 + 5)):
+        model = Graph(torch.eye(5).to_sparse(layout=layout))
+        net = of_inputs(model, (torch.randn(5, 6),))
+        assert net.layers[0].activation == dense + indices * 8 + 5 * 4
+
+
 @check
 def what_autocast_computes_in_16_bits_is_said():
     model = make("mlp")

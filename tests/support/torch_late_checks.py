@@ -76,6 +76,41 @@ def what_the_script_reads_outside_the_forward_pass_changes_in_the_step():
     assert all(map(torch.equal, found(True), found(False)))
 
 
+class Dropped(nn.Module):
+    """Blocks with scales of the model's own; some passes leave a block out."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+        self.scales, self.left_out = nn.Parameter(torch.ones(3)), None
+
+    def forward(self, x):
+        for number, block in enumerate(self.blocks):
+            if number != self.left_out:
+                x = x + block(x).tanh() * self.scales[number]
+        return x
+
+
+@check
+def a_parameter_that_a_model_reads_between_its_modules_does_not_wait_for_one_of_them():
+    """The first block, after which the scales are read first, is not always entered."""
+
+    def found(late):
+        torch.manual_seed(0)
+        model = Dropped()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        options = {"update_in_forward": optimizer} if late else {}
+        plan = plan_of(model, WORLD.size)
+        with attach(model, plan, find_unused_parameters=True, **options):
+            for step, model.left_out in enumerate((None, 0, 2, 0)):
+                optimizer.zero_grad()
+                loss_of(model, *batch("mlp", step, WORLD.rank)).backward()
+                optimizer.step()
+            return list(model.state_dict().values())
+
+    assert all(map(torch.equal, found(True), found(False)))
+
+
 @check
 def a_rate_that_is_a_tensor_is_that_of_the_call_of_the_optimizer():
     """The scheduler writes the next rate into the same tensor."""
