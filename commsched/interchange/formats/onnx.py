@@ -273,7 +273,7 @@ def _batch(graph: Any, found: _Graph) -> int:
     names = [one.name for one in graph.input if one.name in found.sources]
     second = _sequence_first(graph)
     sizes = (found.shapes.get(name, ())[name in second :] for name in names)
-    return next((size[0] for size in sizes if size), 1)
+    return max(next((size[0] for size in sizes if size), 1), 1)
 
 
 def _times(layer: Layer, factor: float, fixed: float) -> Layer:
