@@ -8,6 +8,7 @@ import pytest
 from commsched.errors import CommschedError
 from commsched.net import file as net_file
 from commsched.net.tensor_cut import cut_net
+from commsched.planner.fixed_method import given
 from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.program.model import Kind, Op
@@ -267,3 +268,18 @@ def test_plans_that_do_other_things_are_refused(change, said):
     plan = made(tensor=2, pipeline=2, zero=1)
     with pytest.raises(CommschedError, match=said):
         STRATEGIES["3d"].lower(replace(plan, launches=tuple(change(plan.launches))), 0, {})
+
+
+def test_a_fixed_method_sums_gradients_beside_the_shards_of_activations():
+    net = shared(graph(SIZES))
+    params = {"tensor": 2, "pipeline": 2, "zero": 0, "sequence": 1}
+    request = Request(net=net, machine=machine(2, 4), strategy="3d", params=params)
+    plan, own = given(request, "ring+fp16"), make_plan(request)
+    routes = [
+        [(x.name, x.method) for x in p.launches if x.payload == "activation"] for p in (plan, own)
+    ]
+    assert routes[0] == routes[1] != []
+    assert {x.method for x in plan.launches if x.payload == "gradient"} == {"ring+fp16"}
+    sharding = replace(request, params={**params, "zero": 1})
+    with pytest.raises(CommschedError, match="zero=1 leaves shards of 's0/b0'"):
+        given(sharding, "ring+fp16")

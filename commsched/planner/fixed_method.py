@@ -36,12 +36,13 @@ def _framed(request: Request, method: str) -> Plan:
     made = make_plan(request)
     name, chosen = find_method(method).name, []
     for launch in made.launches:
-        if find_method(launch.method).sharded:
+        activation = launch.payload == "activation"
+        if not activation and find_method(launch.method).sharded:
             raise CommschedError(
                 "--method is for sums that every rank gets; zero=1 leaves shards of"
                 f" {launch.name!r}"
             )
-        forced = launch.payload == "activation" or launch.pieces[0].tensor in request.force
+        forced = activation or launch.pieces[0].tensor in request.force
         changed = launch if forced else replace(launch, method=name, reason=None)
         group = made.group(launch)
         find_method(changed.method).phases(made.spec(launch), group)

@@ -114,9 +114,10 @@ class Measured(Header, frozen=True, kw_only=True, omit_defaults=True):
     compute: str | None = None  # source of compute: "emulated", "caller" or the net's name
     device: str | None = None  # None: NumPy
     buffers: str | None = None  # how MPI reaches arrays of the device
-    first_step: Count | None = None  # of a training that was resumed
+    first_step: Count | None = None  # of a run that goes on from a state
     polling_cpu_s: tuple[float, ...] | None = None  # of the communication thread, by rank
-    # by `decision_key`; None: not finite; newer timelines have decisions with their spans
+    # by `decision_key`; None: not finite; newer timelines have here those before `first_step`, and
+    # others with their spans
     decisions: Mapping[str, float | None] | None = None
     verified: Verified | None = None
     fallbacks: tuple[Fallback, ...] | None = None

@@ -143,7 +143,6 @@ class Training:
                 engine,
                 dog,
                 steps=options.steps,
-                first_step=self._first,
                 fallbacks=changes.fallbacks if changes else None,
                 switches=changes.switches if changes else None,
             )

@@ -1,5 +1,7 @@
 """Strategies that move parameters: what ranks end with is what one process computes."""
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 
@@ -9,10 +11,12 @@ from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES
 from commsched.run import session
 from commsched.run.engine.worker import Emulated, draw_parameter
+from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
 from commsched.run.session import RunOptions
 from commsched.simulate.engine import simulate
 from commsched.timeline import check
+from commsched.timeline import file as timeline_file
 from tests.support.gradients import bits
 from tests.support.overlaps import overlaps
 from tests.support.ranks import WORLD, together
@@ -263,3 +267,35 @@ def test_verify_and_replan_are_for_sync(folder, monkeypatch):
     plan = made("shadow", {"every": 3, "lag": 2}, monkeypatch)
     with pytest.raises(Exception, match=r"--verify is for .*, not for 'shadow'"):
         session.run(plan, WORLD, folder / "m.json", RunOptions(steps=2, verify=True))
+
+
+@pytest.mark.groups(2)
+def test_a_timeline_that_goes_on_from_a_state_has_the_decisions_before_it(tmp_path):
+    """A replay needs them: how often ranks average depends on the losses of all epochs."""
+    folder = agree.gather_text(str(tmp_path), WORLD)[0]
+    params = {"batches": 2, "warmup": 0, "cooldown": 0}
+    plan = strategy_plan(graph(SIZES), machine(WORLD.size, 1), "daso", **params)
+    sizes = {name: tensor.numel for name, tensor in plan.net.tensors.items()}
+
+    def run(name, steps, kept=None):
+        """Return the state before step 4."""
+        own = {name: np.zeros(numel, np.float32) for name, numel in sizes.items()}
+        with Exchanger(plan, WORLD, parameters=own, timeline=f"{folder}/{name}") as exchanger:
+            if kept is not None:
+                exchanger.restore(kept)
+            for step in steps:
+                kept = deepcopy(exchanger.kept()) if step == 4 else kept
+                for tensor, numel in sizes.items():
+                    shape = plan.net.tensors[tensor].shape
+                    exchanger.ready(tensor, np.ones(numel, np.float32).reshape(shape))
+                for tensor in sizes:
+                    exchanger.wait(tensor)
+                exchanger.updated(1.0 / (1 + step))
+        return kept
+
+    run("rest", range(4, 8), run("whole", range(8)))
+    if WORLD.rank == 0:
+        whole, rest = (timeline_file.read(tmp_path / name) for name in ("whole", "rest"))
+        assert len(whole.decisions) == 4
+        assert rest.decisions == whole.decisions
+        assert (whole.run.first_step, rest.run.first_step) == (None, 4)

@@ -60,6 +60,8 @@ class Engine:
             for stream in self._coding
         ]
         self.watched: set[str] = set()  # operations that others wait for
+        self.first: int | None = None  # the first step, if a state was restored before it
+        self.earlier: dict[str, float] = {}  # decisions before that step which later ones recall
 
     def start(self) -> None:
         """Start the threads, once the caller's preparations on the device are done."""
@@ -122,6 +124,7 @@ class Engine:
     def begin_at(self, step: int) -> None:
         """Let `step` be the first one; the operations of the steps before it are done."""
         lower, decisions = STRATEGIES[self.plan.strategy].lower, self.buckets.decisions
+        self.first, self.earlier = step, dict(decisions)
         for done in range(max(0, step - lower(self.plan, step, decisions).reach), step):
             for op in lower(self.plan, done, decisions).role_of(self._rank).ops:
                 self.board.mark(done, op.name, now())

@@ -5,6 +5,7 @@ import platform
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from math import isfinite
 from pathlib import Path
 
 import msgspec
@@ -110,7 +111,6 @@ class Measurement:
         dog: Watchdog,
         *,
         steps: int,
-        first_step: int | None = None,
         verified: Verified | None = None,
         fallbacks: tuple[Fallback, ...] | None = None,
         switches: tuple[Switch, ...] | None = None,
@@ -135,7 +135,8 @@ class Measurement:
             part.meta,
             warnings=tuple(line for text in told for line in text.splitlines()),
             steps=steps,
-            first_step=first_step,
+            first_step=engine.first,
+            decisions={k: v if isfinite(v) else None for k, v in engine.earlier.items()} or None,
             polling_cpu_s=tuple(agree.gather_numbers(engine.communication.cpu, comm)),
             verified=verified,
             fallbacks=fallbacks,
