@@ -61,4 +61,4 @@ def price_strategy(
         seconds = before + launch.reason.seconds
         hidden = 0.0 if purpose == "spread" else launch.lag * compute
         found[purpose] = ExchangePrice(purpose, seconds, launch.every, hidden)
-    return StrategyPrice(STRATEGIES[strategy].memory(plan).state, tuple(found.values()))
+    return StrategyPrice(STRATEGIES[strategy].memory(plan).total, tuple(found.values()))

@@ -31,11 +31,6 @@ class Memory(NamedTuple):
     def total(self) -> float:
         return float(sum(self))
 
-    @property
-    def state(self) -> float:
-        """What a rank holds between steps: everything but activations and packets."""
-        return self.total - self.activations - self.packets
-
 
 class Strategy(ABC):
     """How ranks share the training; parameters are validated by `settings`."""

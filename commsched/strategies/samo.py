@@ -12,7 +12,6 @@ from commsched.program import recompute
 from commsched.program import stages as pipeline
 from commsched.program.draft import Draft
 from commsched.program.flushed import StageWork, as_they_come, flushed
-from commsched.program.launch_ops import beside_buckets, launches_of_layers
 from commsched.program.parameters import Parameter, Range
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import Stage
@@ -91,8 +90,7 @@ class Samo(pipeline.PipelineStrategy):
         for stage in stages:
             state = state_memory(stage.numel, self._dense(plan, stage), share)
             each, once = recompute.kept(plan.net, stages, stage.number, settings)
-            beside = beside_buckets(plan, launches_of_layers(plan, stage.layers))
-            tensors.append(state._replace(activations=many * each + once, **beside))
+            tensors.append(state._replace(activations=many * each + once))
         return max(tensors, key=lambda memory: memory.total)
 
     def _dense(self, plan: Plan, stage: Stage) -> float:

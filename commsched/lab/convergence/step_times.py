@@ -109,7 +109,7 @@ def _times(
         low=low,
         high=high,
         sent_bytes=float(found.nbytes.sum()) / (steps * found.ranks),
-        state_bytes=memory.state,
+        state_bytes=memory.total - memory.activations - memory.packets,
         launches=tuple(_moved(plan, predicted, found)),
     )
 
