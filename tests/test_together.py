@@ -23,7 +23,7 @@ from commsched.schedule.registry import COLLECTIVES
 from commsched.simulate.engine import simulate
 from tests.support.pipeline_plans import net, shared_nic, staged
 from tests.support.small_plans import machine
-from tests.test_tree import tree
+from tests.support.trees import tree
 
 PER_BYTE = 8e-9  # s/B of a port
 

@@ -1,138 +1,25 @@
-"""Machines of many levels: their files, their prices, and the schedules that follow them."""
+"""Machines of many levels: what messages cost, and the schedules that follow them."""
 
-import json
 from dataclasses import replace
 from itertools import pairwise
-from math import prod
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.cli.main import main
 from commsched.cost.pattern import Places
-from commsched.errors import CommschedError
 from commsched.exchange.registry import legal_methods
-from commsched.machine import file
-from commsched.machine.change import changed
-from commsched.machine.level import Level, SlowChild, place_of_node, port_rates
-from commsched.machine.model import Link, Machine, Nic, resized
+from commsched.machine.level import Level, SlowChild, port_rates
+from commsched.machine.model import Machine, Nic
 from commsched.net.bucket import BucketSpec
 from commsched.schedule.check import check
 from commsched.schedule.nesting import tree_order
 from commsched.schedule.registry import COLLECTIVES
 from commsched.schedule.rounds import Round
 from tests.support.exchanges import FAST, ROUTES, SLOW, filled, played
+from tests.support.trees import FOUR, STEP, TORUS, TREES, tree
 from tests.test_price import LOGARITHMIC, both
-
-STEP = (  # s/B and L of the links of a tree, inside out
-    Link(latency=1e-6, overhead=3e-7, per_byte=1e-11, source="test"),
-    Link(latency=2e-6, overhead=3e-7, per_byte=2e-11, source="test"),
-    Link(latency=5e-6, overhead=1e-6, per_byte=1e-10, source="test"),
-    Link(latency=9e-6, overhead=1e-6, per_byte=1e-10, source="test"),
-)
-NAMES = ("socket", "node", "rack", "fabric")
-
-
-def tree(*children: int, names: tuple[str, ...] = NAMES, **keys: object) -> Machine:
-    """A machine with so many children per level; nodes have a port each, racks half their rate."""
-    levels = [
-        Level(name=name, children=count, link=link)
-        for name, count, link in zip(names, children, STEP, strict=False)
-    ]
-    node = place_of_node(levels)
-    for k in range(node + 2, len(levels)):
-        levels[k] = replace(levels[k], oversubscription=2.0)
-    inside, outside = prod(children[: node + 1]), prod(children[node + 1 :])
-    made = filled(
-        outside,
-        inside,
-        inside=levels[node].link,
-        between=levels[min(node + 1, len(levels) - 1)].link,
-        nic=Nic(per_node=1, per_byte=1e-10) if node + 1 < len(levels) else None,
-        levels=tuple(levels),
-    )
-    return replace(made, **keys)
-
-
-FOUR = tree(2, 2, 2, 2)
-
-
-# --- Files. ---
-
-
-def test_a_tree_is_read_as_it_was_written(tmp_path: Path) -> None:
-    nvlink = replace(STEP[0], per_byte=2e-12)  # faster than any port
-    one_node = tree(8, names=("node",), inside=nvlink, between=nvlink)
-    for machine in (FOUR, resized(FOUR, 3), tree(4, 3, names=("node", "rack")), one_node):
-        path = tmp_path / "m.json"
-        file.write(path, machine)
-        assert file.read(path) == machine
-        assert not {"links", "lanes", "nic"} & set(json.loads(path.read_text()))
-
-
-def test_other_counts_fill_racks_one_after_the_other() -> None:
-    assert [level.children for level in resized(FOUR, 3).levels] == [2, 2, 2, 2]
-    assert [level.children for level in resized(FOUR, 9, 6).levels] == [2, 3, 2, 5]
-    assert [level.children for level in resized(FOUR, 4, 3).levels] == [1, 3, 2, 2]
-    assert resized(TORUS, 2, 8).levels[0].torus == (2, 2, 2)
-
-
-def test_what_is_changed_is_changed_in_the_tree() -> None:
-    faster = changed(FOUR, ["nic=100 Gbit/s"])
-    assert faster.levels[2].link.per_byte == pytest.approx(8e-11)
-    assert faster.levels[2].nic is not None
-    assert FOUR.between.per_byte / faster.between.per_byte == pytest.approx(
-        FOUR.levels[3].link.per_byte / faster.levels[3].link.per_byte
-    )
-
-
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        ({"link": None}, r"levels\[3\] 'fabric' has no link: its children could not reach"),
-        ({"rails": 3}, "its 3 rails meet nowhere"),
-        ({"torus": [3, 2]}, "a torus of 3 x 2 has 6 children, not 2"),
-        ({"nic": {"per_node": 1, "bandwidth_GBps": 1, "source": "s"}}, "give one of them"),
-        ({"name": "rack"}, "two are named 'rack'"),
-        ({"oversubscription": 0.5}, "must be 0 or finite and at least 1"),
-    ],
-)
-def test_levels_that_make_no_tree_are_refused(
-    wrong: dict[str, object], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = file.to_data(FOUR)
-    data["levels"][3] |= wrong
-    path = tmp_path / "m.json"
-    path.write_text(json.dumps({k: v for k, v in data.items() if v is not None}))
-    with pytest.raises(CommschedError, match=says):
-        file.read(path)
-    assert main(["show", str(path)]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_a_missing_port_is_asked_for_in_its_level(tmp_path: Path) -> None:
-    data = file.to_data(FOUR)
-    del data["levels"][2]["nic"]
-    path = tmp_path / "m.json"
-    path.write_text(json.dumps(data))
-    with pytest.raises(CommschedError, match=r"levels\[2\] 'rack': key 'nic' is missing: do the 4"):
-        file.read(path)
-    data["levels"][2]["nic"] = None
-    path.write_text(json.dumps(data))
-    assert file.read(path).nic is None
-
-
-def test_show_lists_the_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "m.json"
-    file.write(path, FOUR)
-    assert main(["show", str(path)]) == 0
-    shown = capsys.readouterr().out
-    assert "rack of 2 nodes: latency 5 us" in shown
-    assert "ports of a rack carry 1/2 of what it can send" in shown
-
 
 # --- Prices. ---
 
@@ -301,15 +188,6 @@ def test_a_torus_of_racks_keeps_the_ports_of_their_nodes():
 
 # --- Schedules. ---
 
-TORUS = replace(
-    filled(2, 12, inside=STEP[0], between=STEP[3], nic=Nic(per_node=3, per_byte=1e-10)),
-    levels=(
-        Level(name="slice", children=12, link=STEP[0], torus=(3, 2, 2)),
-        Level(name="fabric", children=2, link=STEP[3]),
-    ),
-)
-TREES = [FOUR, tree(3, 2, 2, 3), resized(FOUR, 3), resized(FOUR, 5), TORUS, tree(2, 3, names=NAMES)]
-
 
 @pytest.mark.parametrize("on", TREES, ids=lambda on: "x".join(str(x.children) for x in on.levels))
 @pytest.mark.parametrize("name", ROUTES)
@@ -370,35 +248,3 @@ def test_rings_of_all_levels_cost_what_the_textbook_says(children, numel):
 def test_planners_try_a_torus_where_there_is_one():
     assert "torus" in {m.name.partition("+")[0] for m in legal_methods(TORUS.everyone)}
     assert "torus" not in {m.name.partition("+")[0] for m in legal_methods(FOUR.everyone)}
-
-
-@pytest.mark.parametrize(
-    ("level", "key", "plain", "unit"),
-    [
-        (0, "bandwidth_GBps", 4000, "GB/s"),
-        (3, "bandwidth_GBps", 400, "GB/s"),
-        (3, "latency_us", 2_000_000, "us"),
-    ],
-)
-def test_a_number_of_a_level_that_cannot_be_meant_is_asked_about(
-    level: int, key: str, plain: float, unit: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "m.json"
-    file.write(path, FOUR)
-    data = json.loads(path.read_text())
-    for meant in (plain, f"{plain} {unit}"):
-        data["levels"][level]["link"][key] = meant
-        path.write_text(json.dumps(data))
-        if meant == plain:
-            with pytest.raises(CommschedError, match=f'"{plain} {unit}" if you mean it'):
-                file.read(path)
-    file.write(path, file.read(path))
-    link = file.read(path).levels[level].link
-    assert (1e-9 / link.per_byte if unit == "GB/s" else 1e6 * link.latency) == pytest.approx(plain)
-
-
-def test_nodes_that_no_level_joins_are_refused() -> None:
-    one = tree(8, names=("node",), inside=STEP[0], between=STEP[0])
-    with pytest.raises(CommschedError, match="no level above its nodes that joins 3 of them"):
-        resized(one, 3)
-    assert resized(one, 1, 4).size == 4

@@ -53,6 +53,7 @@ class Climb:
         shapes = spans(levels)
         self._child = [ranks // (shapes[k - 1].size if k else 1) for k in range(len(levels))]
         self._switch = switches(levels, ranks)
+        self._tori = {k: _Torus(x, self._child[k]) for k, x in enumerate(levels) if x.torus}
         self._ports: list[_Ports | None] = []
         node, rates = place_of_node(levels), port_rates(levels)
         rails = 1
@@ -66,9 +67,10 @@ class Climb:
                 per_byte = np.full(len(ranks), nic.per_byte)
                 for slow in level.overrides:
                     per_byte[self._child[k] == slow.child] = nic.of(slow.link)
-                dealt = k == node + 1 and node_ports is not None
-                pooled = below, per_byte / nic.per_node * rails
-                self._ports.append(_Ports(*((node_ports, per_byte) if dealt else pooled)))
+                if k == node + 1 and node_ports is not None:
+                    self._ports.append(_Ports(node_ports, per_byte))
+                else:
+                    self._ports.append(_Ports(below, per_byte / nic.per_node * rails))
             rails = level.rails
 
     def wire(self, src: Ints, dst: Ints) -> Wire:
@@ -77,13 +79,12 @@ class Climb:
         found = np.array([terms(level.link) for level in self._levels])[top]  # (m, 3)
         shared = np.zeros(len(src))
         curves: list[tuple[Ints, Link]] = []
-        for k, level in reversed([*enumerate(self._levels)]):  # from the top: its own numbers first
+        for k in reversed(range(len(self._levels))):  # from the top: its own numbers first
             here = top == k
             self._link(found, curves, k, src, dst, top)
-            if level.torus and here.any():
+            if k in self._tori and here.any():
                 moves = np.flatnonzero(here)
-                torus = _Torus(level, self._child[k])
-                found[moves], shared[moves] = torus.ways(src[moves], dst[moves])
+                found[moves], shared[moves] = self._tori[k].ways(src[moves], dst[moves])
             self._share(shared, k, src, dst, top >= k)
         latency, overhead, per_byte = found.T
         return Wire(latency + overhead, overhead, per_byte, tuple(curves), shared)
