@@ -37,8 +37,8 @@ from commsched.simulate.exchange_costs import Known
 ROWS = {Kind.DECIDE: 0, Kind.ENCODE: 1, Kind.EXCHANGE: 2, Kind.DECODE: 3}  # of a price
 EXCHANGED = np.array([kind is Kind.EXCHANGE for kind in ROWS])[:, None, None]
 
-ENDS = 3  # sizes at which all methods are compared
-SAMPLES = 7  # sizes at which close ones are, besides those where the library's algorithm changes
+FEW = 3  # sizes at which all methods are compared
+MORE = 7  # sizes at which close ones are, besides those where the library's algorithm changes
 
 OF_MESSAGES = seconds_of_waking, messages_of_a_rank
 
@@ -215,8 +215,7 @@ class Prices:
         `quick`: compare them at fewer sizes, and consider for buckets without zeros only those of
         one collective and one codec.
         """
-        few = np.geomspace(self.least, self.most, ENDS).round().astype(int).tolist()
-        more = np.geomspace(self.least, self.most, SAMPLES).round().astype(int).tolist()
+        few, more = (_even_sizes(self.least, self.most, count) for count in (FEW, MORE))
         between = [] if quick else sorted({*more, *self._smooth}.difference(few))
         dense = [BucketSpec.uniform(n) for n in few], [BucketSpec.uniform(n) for n in between]
         laws: dict[tuple[Sparsity, bool], BucketSpec] = {}
@@ -330,6 +329,12 @@ class Prices:
             counted = [[count(*one) for one in every] for count in OF_MESSAGES]
             self._counted[key] = np.array(counted, np.float64)
         return self._counted[key]
+
+
+def _even_sizes(least: int, most: int, count: int) -> list[int]:
+    """List numbers of elements at even ratios."""
+    sizes: list[int] = np.geomspace(least, most, count).round().astype(int).tolist()
+    return sizes
 
 
 class _Work(NamedTuple):
