@@ -1,8 +1,10 @@
 """No blocking call waits for ever: ranks stop, die or stay away where all of them meet."""
 
+import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -145,7 +147,7 @@ from mpi4py import MPI
 from commsched import Exchanger
 from commsched.plan import file as plan_file
 from commsched.run import exchanger
-from commsched.run.job.watchdog import watchdog
+from commsched.run.job.watchdog import ASK, Watchdog, watchdog
 from tests.support.small_plans import graph, machine, plan
 comm = MPI.COMM_WORLD
 """
@@ -203,6 +205,45 @@ def test_a_rank_that_gets_on_is_waited_for_and_all_may_take_longer_than_the_time
         "assert not [t for t in threading.enumerate() if t.name == 'watchdog']\n",
         ranks=2,
     )
+    assert done.status == 0, done.output
+    assert said_by(done) == []
+
+
+PAUSED = """
+send = Watchdog._send
+
+def sent(self, control, peer, *numbers):
+    send(self, control, peer, *numbers)
+    if numbers[0] == ASK:
+        Watchdog._send = send
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+Watchdog._send = sent
+with watchdog(comm, 'test', 0.5) as dog:
+    dog.stage('working' if comm.rank == 1 else 'waiting')
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        for _ in range(12):
+            dog.beat()
+            time.sleep(0.1)
+    comm.Barrier()
+"""
+
+
+def is_stopped(process: int) -> bool:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_ranks_that_were_paused_after_a_question_may_still_answer():
+    with Job(2, [sys.executable, "-c", BEGIN + PAUSED]) as job:
+        job.until(lambda: {0, 1} <= set(job.processes().values()))
+        ranks = [job.rank(0), job.rank(1)]
+        job.until(lambda: all(map(is_stopped, ranks)))
+        time.sleep(1.0)
+        for rank in ranks:  # the one that asked is the first to go on
+            os.kill(rank, signal.SIGCONT)
+            time.sleep(0.2)
+        done = job.wait(SECONDS)
     assert done.status == 0, done.output
     assert said_by(done) == []
 

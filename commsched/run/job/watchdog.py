@@ -17,6 +17,7 @@ from commsched.units import seconds
 
 PAUSE = 2e-3  # s between looks at the exit
 SHOWN = 8  # silent ranks that are named
+LATE = 2.0  # times the time between looks: a look that comes later counts no more
 # The first number of a message; END is followed by the ranks that are silent.
 ASK, STUCK, GETS_ON, END = range(4)
 
@@ -57,8 +58,8 @@ class Watchdog:
         self._timeout, self._deadlines = timeout, deadlines()
         self._stage = WatchedStage(first, max(timeout, self._deadlines.meeting))
         self._control: MPI.Intracomm | None = None
-        self._spent = 0.0  # s in the stage without progress
-        self._asked: float | None = None  # when, while answers are awaited
+        self._spent = 0.0  # s in the stage without progress, in which this process ran
+        self._asked: float | None = None  # `_spent` when answers were asked for, until they came
         self._answers: dict[int, int] = {}
         self._patience = 0.0  # s of `_spent` before all are asked again
         self._sent: list[MPI.Request] = []
@@ -90,9 +91,8 @@ class Watchdog:
         stage, looked = self._stage, now()
         while not self._over.wait(self._deadlines.look):
             before, looked = looked, now()
-            if looked - before > self._deadlines.grace:
-                continue  # this process was stopped; ranks that wait for it decide
-            self._spent += looked - before
+            # Where this process could not look, others may not have been able to answer.
+            self._spent += min(looked - before, LATE * self._deadlines.look)
             if stage is not self._stage:
                 stage, self._spent, self._patience, self._asked = self._stage, 0.0, 0.0, None
             control = self._control
@@ -131,12 +131,12 @@ class Watchdog:
         others = set(range(self._size)) - {self._rank}
         if self._asked is None:
             if self._spent > self._patience:
-                self._asked, self._answers = now(), {}
+                self._asked, self._answers = self._spent, {}
                 for peer in sorted(others):
                     self._send(control, peer, ASK)
             return None
         silent = sorted(others - self._answers.keys())
-        if silent and now() - self._asked < self._deadlines.grace:
+        if silent and self._spent - self._asked < self._deadlines.grace:
             return None
         if silent or GETS_ON not in self._answers.values():
             for peer in sorted(others):
