@@ -21,9 +21,10 @@ from commsched.interchange.tasks import TaskKind, tasks
 from commsched.lab.bench.simulators import plans
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
+from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import simulate
-from tests.support.pipeline_plans import staged
 from tests.support.small_plans import graph, machine, plan
+from tests.support.strategy_plans import small
 
 SIZES = [3000, 50_000, 7]
 METHODS_SEEN = (
@@ -148,14 +149,23 @@ def test_a_simulator_of_the_text_predicts_what_ours_does(method, steps, tmp_path
     assert played(ranks, made_plan.machine) == pytest.approx(want, abs=most * 1e-9)
 
 
-@pytest.mark.parametrize("strategy", ["gpipe", "1f1b"])
-def test_stages_send_what_they_receive_and_end(strategy, tmp_path):
-    made_plan = staged(strategy, 2, 2, microbatches=3)
-    (path,) = EXPORTS["goal"].write(tasks(made_plan), tmp_path, "plan")
+@pytest.mark.by_day(8)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("shape", [(2, 2), (3, 2)])
+def test_ranks_of_every_strategy_send_what_they_receive_and_end(strategy, shape, tmp_path):
+    made_plan, steps = small(strategy, *shape), 8
+    (path,) = EXPORTS["goal"].write(tasks(made_plan, steps), tmp_path, "plan")
     ranks = parsed(path.read_text())
-    want = sum(placed.sent.sum() for placed in simulate(made_plan, 1).placed)
-    assert sum(amount for *_, amount in pairs(ranks)) == pytest.approx(want, abs=100)
-    assert played(ranks, made_plan.machine) > 0
+    found = simulate(made_plan, steps).placed
+    sent, want = np.zeros((2, made_plan.machine.size))
+    for (source, _), _, amount in pairs(ranks):
+        sent[source] += amount
+    for placed in found:
+        want[placed.ranks] += placed.sent
+    messages = sum(1 for _ in pairs(ranks))
+    np.testing.assert_allclose(sent, want, atol=0.5 * messages)  # whole bytes of expected sizes
+    predicted = max(placed.end.max() for placed in found)
+    assert played(ranks, made_plan.machine) == pytest.approx(predicted, rel=0.1)
 
 
 def test_a_table_has_a_row_per_task(tmp_path):

@@ -18,40 +18,17 @@ from commsched.simulate.engine import simulate
 from commsched.simulate.placed import EVERY
 from commsched.timeline import check
 from tests.support.overlaps import overlaps
-from tests.support.small_plans import (
-    graph,
-    machine,
-    mixture,
-    shared,
-    stage_params,
-    strategy_plan,
-)
+from tests.support.small_plans import graph, machine, strategy_plan
+from tests.support.strategy_plans import small
 
 STEPS = 14
-# Small numbers, so that a few steps see everything a strategy does.
-PARAMS = {
-    "daso": {"batches": 6, "epochs": 3, "warmup": 1, "cooldown": 1, "gs": 4, "wait": 1}
-    | {"local_skip": 4},
-    "shadow": {"every": 3, "lag": 2},
-    "1f1b": {"near": "replicas"},
-    "tensor": {"sequence": 1},
-    "3d": {"zero": 1, "recompute": 2},
-    "local": {"variant": "chunked", "chunks": 1, "messages": "fp8"},
-}
 SHAPES = [(1, 1), (1, 3), (2, 2), (3, 4)]
 everywhere = pytest.mark.parametrize("shape", SHAPES, ids=str)
 every = pytest.mark.parametrize("name", list(STRATEGIES))
 
 
-@cache
 def made(name: str, shape: tuple[int, int]) -> Plan:
-    net, on = graph([3000, 40008, 200, 25008]), machine(*shape, jitter=0.1)
-    net = mixture(net, zipf=0.5) if name == "expert" else shared(net, summed=840)
-    params = dict(PARAMS.get(name, {}))
-    size = on.size // shape[1] if "tensor" in STRATEGIES[name].parameters else on.size
-    params |= {"expert": 2 - on.size % 2} if name == "expert" else {}
-    params |= stage_params(name, next(k for k in (2, 3, 1) if size % k == 0))
-    return strategy_plan(net, on, name, **params)
+    return small(name, *shape, jitter=0.1)
 
 
 @cache

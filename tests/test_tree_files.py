@@ -64,6 +64,13 @@ def test_levels_that_make_no_tree_are_refused(
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def test_rails_of_ranks_are_refused() -> None:
+    data = file.to_data(FOUR)
+    data["levels"][0]["rails"] = 2
+    with pytest.raises(CommschedError, match="'rails' belong to a level above"):
+        file.from_data(data, "m")
+
+
 def test_a_missing_port_is_asked_for_in_its_level(tmp_path: Path) -> None:
     data = file.to_data(FOUR)
     del data["levels"][2]["nic"]

@@ -86,10 +86,10 @@ def check_tree(levels: Sequence[Level]) -> None:
         raise CommschedError(f"levels: two are named {max(names, key=names.count)!r}")
     for k, level in enumerate(levels):
         where = f"level {level.name!r}"
-        if k == 0 and (level.nic is not None or level.oversubscription):
+        if k == 0 and (level.nic is not None or level.oversubscription or level.rails > 1):
             raise CommschedError(
-                f"{where}: its children are ranks, which share no ports; 'nic' and"
-                " 'oversubscription' belong to a level above"
+                f"{where}: its children are ranks, which share no ports and hang on one switch;"
+                " 'nic', 'oversubscription' and 'rails' belong to a level above"
             )
         if k == node + 1 and level.oversubscription:
             raise CommschedError(
