@@ -1,5 +1,6 @@
 """Seconds measured under one load are used under another by the law of shared memory, or warn."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from commsched.net.compute import origin
 from commsched.net.graph import Layer, Net
 from commsched.net.load import on_machine
 from commsched.net.measured import Measured
+from tests.support.jobs import Job
 from tests.support.rank_server import on_ranks
 
 SHARED = ((1.0, 12e9), (2.0, 10e9), (4.0, 6e9))
@@ -111,3 +113,35 @@ def test_a_profile_of_two_ranks_says_under_which_load_it_was_measured(tmp_path: 
     assert found.optimizer
     assert found.data
     assert all(layer.forward and layer.backward for layer in found.layers)
+
+
+# A profile of ranks, during whose trainings each step is noted as progress.
+COUNTED = """
+import re
+from mpi4py import MPI
+from commsched.run.job.watchdog import Watchdog
+from commsched.train.profile_job import profile_job
+
+noted, beat, stage = [], Watchdog.beat, Watchdog.stage
+
+def counted(self):
+    noted.append(self._what)
+    beat(self)
+
+def staged(self, name):
+    noted.append(self._what)
+    stage(self, name)
+
+Watchdog.beat, Watchdog.stage = counted, staged
+wanted = dict(batch=4, optimizer="momentum", half=False, device="cpu", timeout=60.0, threads=1)
+net = profile_job("mlp:8:2", **wanted, seconds=0.1, check=lambda _: None)
+source = MPI.COMM_WORLD.bcast("" if net is None else net.source)
+(steps,) = re.findall(r"of (\\d+) steps", source)
+assert noted[noted.index("train") :].count("profile") >= int(steps) > 0
+"""
+
+
+def test_a_profile_may_take_longer_than_its_timeout_because_each_step_is_progress() -> None:
+    with Job(2, [sys.executable, "-c", COUNTED]) as job:
+        done = job.wait(60.0)
+    assert done.status == 0, done.output

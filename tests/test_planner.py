@@ -14,7 +14,6 @@ from commsched.planner.launches import buckets
 from commsched.planner.make_plan import make_plan
 from commsched.planner.registry import PLANNERS
 from commsched.planner.request import Request
-from commsched.planner.search.problem import BASELINES
 from tests.support import sampling
 from tests.support.small_plans import graph, machine
 
@@ -42,13 +41,6 @@ def test_buckets_hold_every_tensor_once_in_backward_order(sizes, limit, first):
 def test_ddp_fills_a_bucket_of_1_mb_first_and_then_of_25_mb():
     made = make_plan(Request(net=graph([100_000] * 80), machine=machine()), "ddp-25mb")
     assert [len(launch.pieces) for launch in made.launches] == [2, 62, 16]  # tensors of 0.4 MB
-
-
-@pytest.mark.parametrize("planner", list(BASELINES))
-def test_a_planner_of_another_system_has_buckets_of_its_own(planner):
-    wanted = Request(net=graph([100_000] * 8), machine=machine(), bucket=1e6)
-    with pytest.raises(CommschedError, match=f"--bucket is not for planner '{planner}'"):
-        make_plan(wanted, planner)
 
 
 @pytest.mark.by_day(3)

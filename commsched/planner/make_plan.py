@@ -10,7 +10,6 @@ from commsched.planner.limits import error_budget
 from commsched.planner.limits.memory import fits, fitting, framed, refusal
 from commsched.planner.registry import DEFAULT, FRAMES, PLANNERS
 from commsched.planner.request import Request
-from commsched.planner.search.problem import BASELINES
 from commsched.program.registry import STRATEGIES
 
 
@@ -37,20 +36,10 @@ def checked(request: Request, planner: str) -> Request:
     validate_request.check(request)
     error_budget.check(request)
     PLANNERS[planner]  # an unknown one is refused before any work
-    check_bucket(request, planner)
     settings = STRATEGIES[request.strategy].settings(request.plan())
     params = {key: settings[key] for key in request.params}
     force = {tensor: find_method(wanted).name for tensor, wanted in request.force.items()}
     return replace(request, params=params, force=force)
-
-
-def check_bucket(request: Request, planner: str) -> None:
-    """Refuse a size of buckets for the planner of another system, which has its own."""
-    if request.bucket is not None and planner in BASELINES:
-        raise CommschedError(
-            f"--bucket is not for planner {planner!r}, which cuts a net as its system does;"
-            " nearest: --planner greedy"
-        )
 
 
 def accepted(request: Request, plan: Plan) -> Plan:

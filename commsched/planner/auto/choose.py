@@ -8,7 +8,6 @@ from commsched.planner.auto.candidates import LeftOut
 from commsched.planner.auto.learning import may_be_chosen
 from commsched.planner.auto.rows import Row, risky, runner_up
 from commsched.planner.auto.search import Say, Search
-from commsched.planner.make_plan import check_bucket
 from commsched.planner.request import Request
 from commsched.simulate.exchange_costs import Known
 from commsched.units import nbytes
@@ -51,7 +50,6 @@ def choose(
 
     Candidates that can be neither winner nor runner-up are left out, unless `exhaustive`.
     """
-    check_bucket(request, planner)
     limit = request.memory or request.machine.device.memory
     wanted = replace(request, report=None, played={}, coded=may_be_chosen(lost, unmeasured))
     search = Search(wanted, planner, limit, lost, unmeasured, say, exhaustive)
