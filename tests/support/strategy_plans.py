@@ -27,7 +27,7 @@ PARAMS: dict[str, dict[str, Param]] = {
 
 @cache
 def small(name: str, nodes: int, lanes: int, jitter: float = 0.0) -> Plan:
-    """Return a plan of a strategy, with two stages, experts' ranks or three where it has some."""
+    """A plan of a strategy; with stages, of two, or of three where they do not divide the ranks."""
     net, on = graph([3000, 40008, 200, 25008]), machine(nodes, lanes, jitter=jitter)
     net = mixture(net, zipf=0.5) if name == "expert" else shared(net, summed=840)
     params = dict(PARAMS.get(name, {}))
