@@ -31,7 +31,7 @@ def test_cells_of_the_exercise_begin_as_far_apart_as_asked():
 
 
 def test_the_fit_finds_what_a_machine_was_off_by():
-    off = {"startup": 2.0, "latency between": 1.2, "coding": 1.5}
+    off = {"startup": 2.0, "latency between": 1.2, "gather": 1.5}
     right = replace(machine(2, 2), startup=2e-4, wakeup=1e-4)
     cells = workload.choose(right, 5.0)
     held = workload.held_out(cells)
@@ -41,7 +41,8 @@ def test_the_fit_finds_what_a_machine_was_off_by():
     found = fit(plan, times, ~held, lambda: None)
     again = predict(replace(plan, machine=found))
     checked = held[times.cell]
-    np.testing.assert_allclose(again.exchange[checked], times.exchange[checked], rtol=NOISE)
+    for made, true in ((again.exchange, times.exchange), (again.encode, times.encode)):
+        np.testing.assert_allclose(made[checked], true[checked], rtol=NOISE)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-from commsched.calibrate.traits import LARGE_THERE, stretch
+from commsched.calibrate.traits import LARGE_THERE
 from commsched.coding.codec import Codec, State
 from commsched.coding.registry import CODECS
 from commsched.exchange.hashed_shares import COUNTED
@@ -63,7 +63,9 @@ def _median(passes: Sequence[Rates]) -> Rates:
     return replace(passes[0], **numbers)
 
 
-def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> Device:
+def device(
+    comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float], ranks_per_core: float
+) -> Device:
     """Measure memory bandwidth by a copy, flops by a narrow product, and the rates of all codecs.
 
     One pass of PASSES. `budget` returns the s for the next measurement.
@@ -85,15 +87,15 @@ def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> De
         arena.end()
 
     narrow = module.ones((SIDE, RANK), np.float32)
-    clock = _clock(comm, arena.place, budget)
+    clock = _clock(comm, arena.place, budget, ranks_per_core)
     bandwidth = 2 * 4 * size / clock(copy)
     flops = 2 * size * RANK / clock(multiply)
     lists = [_nonzeros(comm.rank + turn * comm.size, arena) for turn in range(2)]
     dealing = clock(lambda: _deal(lists[0], comm.size, arena)) / len(lists[0].index)
     merging = clock(lambda: _merge(lists, arena)) / sum(len(each.index) for each in lists)
-    room = arena.part(WINDOWS * 4 * size)
+    lost = Arena(arena.values.nbytes, arena.place)
     name, memory = arena.place.device.about()
-    codecs = {codec.name: _rate(comm, room, codec, clock) for codec in measured()}
+    codecs = {codec.name: _rate(comm, arena, lost, codec, clock) for codec in measured()}
     call = max(codecs["dense"].fixed, CALL)
     return Device(
         name=name,
@@ -128,16 +130,17 @@ def _merge(lists: list[Listed], arena: Arena) -> None:
     arena.end()
 
 
-def _clock(comm: MPI.Intracomm, place: Placement, budget: Callable[[], float]) -> Clock:
+def _clock(
+    comm: MPI.Intracomm, place: Placement, budget: Callable[[], float], ranks_per_core: float
+) -> Clock:
     """Return a clock that repeats work for `budget` s and measures it while all ranks work.
 
-    On a processor, the clock is processor time times the stretch by shared cores, because in short
+    On a processor, the clock is the processor time of all ranks that share a core, because in short
     work it is chance who waits for a core.
     """
     if place is not ON_HOST:
         return lambda work: median_seconds(comm, budget(), work, LEAST)
-    sharing = stretch(comm)
-    return lambda work: sharing * median_cpu_seconds(comm, budget(), work, LEAST)
+    return lambda work: ranks_per_core * median_cpu_seconds(comm, budget(), work, LEAST)
 
 
 def large(place: Placement) -> int:
@@ -145,26 +148,24 @@ def large(place: Placement) -> int:
     return LARGE if place is ON_HOST else LARGE_THERE
 
 
-def _rate(comm: MPI.Intracomm, arena: Arena, codec: Codec, clock: Clock) -> CodecRate:
+def _rate(comm: MPI.Intracomm, arena: Arena, lost: Arena, codec: Codec, clock: Clock) -> CodecRate:
     """Fit a codec's seconds by a line through two sizes.
 
     Values come from memory; long packets do, too, and short ones from the cache, as right after a
     message.
     """
-    short = _times(comm, arena, codec, SMALL, clock)
+    short = _times(comm, arena, lost, codec, SMALL, clock)
     most = large(arena.place)
     if codec.encode_traffic > SLOW:
         most = max(most // SHORTER, 2 * SMALL)
-    long = _times(comm, arena, codec, most, clock)
+    long = _times(comm, arena, lost, codec, most, clock)
     slopes = np.maximum(long[0] - short[0], 0.0) / (long[1] - short[1])
     encode, add, decode, _ = np.maximum(short[0] - slopes * short[1], 0.0).tolist()
     sparse = full = np.ones(4)  # times the slopes
     if _omits_zeros(codec, most):
         grown = np.maximum(long[0] - short[0], CALL)
-        sparse, full = (
-            np.maximum((_times(comm, arena, codec, most, clock, share)[0] - short[0]) / grown, LOW)
-            for share in (SPARSE, 1.0)
-        )
+        other = (_times(comm, arena, lost, codec, most, clock, share)[0] for share in (SPARSE, 1.0))
+        sparse, full = (np.maximum((each - short[0]) / grown, LOW) for each in other)
     kept = max(slopes[3] - slopes[0], LOW * slopes[0], CALL / (4 * most))  # not 0: not measured
     zero_copy = codec.encode_traffic == 0.0
     return CodecRate(
@@ -187,6 +188,7 @@ def _rate(comm: MPI.Intracomm, arena: Arena, codec: Codec, clock: Clock) -> Code
 def _times(
     comm: MPI.Intracomm,
     arena: Arena,
+    lost: Arena,
     codec: Codec,
     numel: int,
     clock: Clock,
@@ -198,7 +200,6 @@ def _times(
     packet = codec.encode(arena.window(numel), {})
     packets = cycle([packet.copy() for _ in range(WINDOWS)])
     state: State = {}  # some codecs use from step to step what they allocate in the first
-    lost = Arena(WINDOWS * values.nbytes * codec.feedback, arena.place)  # zeros
 
     def keep() -> None:
         state["gradient"], state["lost"] = arena.window(numel), lost.window(numel)
@@ -224,8 +225,11 @@ def _times(
         codec.combine(list(islice(packets, 1 + TOGETHER)), arena.window(numel))
         arena.end()
 
-    kept = clock(keep) if codec.feedback else 0.0  # first: the others lose values
-    arena.fill(values)
+    kept = 0.0
+    if codec.feedback:
+        lost.values.fill(0.0)
+        kept = clock(keep)
+        arena.fill(values)  # feedback has changed them
     seconds = [clock(encode), 0.0, clock(decode), kept]
     # Some codecs add packets before they decode them.
     apart = type(codec).combine is Codec.combine

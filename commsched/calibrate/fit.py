@@ -28,7 +28,7 @@ FACTORS = {
     "latency inside": 0.3,
     "latency between": 0.3,
     "bytes inside": 1.0,
-    "coding": 0.5,  # per byte
+    "gather": 0.5,  # per byte, from memory
     "scale": 1.0,  # what has just come, from the cache
     "gather call": 3.0,
     "scale call": 3.0,
@@ -123,6 +123,7 @@ def adjusted(machine: Machine, factors: Factors) -> Machine:
         native=tuple((size, each * factor("library")) for size, each in machine.native),
         device=replace(
             device,
+            gather=device.gather * factor("gather"),
             scale=device.scale * factor("scale"),
             fixed_gather=device.fixed_gather * factor("gather call"),
             fixed_scale=device.fixed_scale * factor("scale call"),

@@ -1,6 +1,7 @@
 """The whole calibration: tight loops, then a workload on the engine to which they are fitted."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -104,6 +105,8 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
     arena = Arena(max(ARENA, links.SIZES[-1] * comm.size, room), place)
     share = seconds * CODING / (6 * len(coding.measured()) + 2) / coding.PASSES
     passes: list[Device] = []
+    cores = cores_of_host(comm)
+    ranks_per_core = max(1.0, max(Counter(group.nodes).values()) / cores)
 
     def code(others: float) -> None:
         done = others + len(passes) / coding.PASSES * CODING
@@ -112,7 +115,7 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
             progress("codecs", done)  # each time: a GPU compiles the first use of each codec
             return share
 
-        passes.append(coding.device(comm, arena, budget))
+        passes.append(coding.device(comm, arena, budget, ranks_per_core))
 
     code(0.0)
     progress("links", CODING / coding.PASSES)
@@ -132,7 +135,7 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
         wakeup=STARTUP,
         interpreter=STARTUP,
         burst=found.burst,
-        cores=cores_of_host(comm),
+        cores=cores,
         shared_memory=shared_memory(comm, seconds * MEMORY) if place is ON_HOST else (),
         device=passes[-1],
         fabric=here,

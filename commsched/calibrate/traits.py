@@ -22,7 +22,6 @@ from commsched.schedule.rounds import Goal, Round, Schedule
 
 WORK = 2e-3  # s of processor work whose jitter is measured
 TIMES = 20
-SHARED = 20e-3  # s of work, longer than a time slice of a core or a GPU
 IN_CACHE = 2**14  # elements of processor work
 LARGE_THERE = 2**22  # elements of work on a device: less would measure the launch only
 UNDER = 60e-3  # s of the exchange that compute should hide
@@ -59,19 +58,6 @@ def jitter(comm: MPI.Intracomm) -> float:
             found = float(high - low) / 2
         sleeping_barrier(comm)
     return float(np.median(agree.gather_numbers(found, comm)))
-
-
-def stretch(comm: MPI.Intracomm) -> float:
-    """Return the seconds per second of processor time while all ranks work; 1 on own cores."""
-    values = np.ones(IN_CACHE, np.float32)
-    loops = round(_loops(values) * SHARED / WORK)
-    found = []
-    for _ in range(3):
-        sleeping_barrier(comm)
-        start, before = now(), time.thread_time()
-        _work(values, loops)
-        found.append((now() - start) / (time.thread_time() - before))
-    return max(1.0, float(np.mean(agree.gather_numbers(float(np.median(found)), comm))))
 
 
 def _loops(values: np.ndarray) -> int:
