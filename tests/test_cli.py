@@ -148,6 +148,22 @@ def test_a_simulation_writes_some_rank_and_replays_its_own_plan_only(tmp_path, c
     assert main(["simulate", other, "-o", output, "--replay", timeline]) == 0
 
 
+@pytest.mark.parametrize("planner", ["ddp-25mb", "greedy"])
+def test_a_planner_with_buckets_of_its_own_says_that_it_ignores_a_size(planner, tmp_path, capsys):
+    words = ["plan", "resnet32", "--machine", "localhost", "--planner", planner]
+
+    def planned(*more):
+        path = tmp_path / "plan.json"
+        assert main([*words, *more, "-o", str(path)]) in (0, None)
+        return plan_file.read(path).launches, "--bucket changes nothing" in capsys.readouterr().err
+
+    own, told = planned()
+    given, then_told = planned("--bucket", "0.1MB")
+    assert not told
+    assert then_told == (given == own)
+    assert then_told == (planner == "ddp-25mb")
+
+
 def test_a_plan_is_shown_to_scripts_in_numbers(tmp_path, capsys):
     assert main(["show", written(tmp_path / "a.json"), "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)["launches"]

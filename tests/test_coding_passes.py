@@ -1,10 +1,15 @@
-"""Rates of codecs are medians of passes: one that others disturb does not count."""
+"""Rates of codecs: medians of passes, on values that come from memory."""
 
 from dataclasses import replace
 
+from mpi4py import MPI
+
+from commsched.calibrate import coding
 from commsched.calibrate.coding import PASSES, measured, typical
+from commsched.coding.dense import Dense
 from commsched.coding.registry import CODECS
 from commsched.machine.device import CodecRate, Device
+from commsched.run.engine.probe import Arena
 
 QUIET = Device(
     name="test",
@@ -59,3 +64,27 @@ def test_every_listed_codec_is_measured_and_each_way_to_find_the_largest():
     device = replace(QUIET, codecs=rates)
     for way in ("", ":sampled", ":bisect", ":reused"):
         assert CODECS[f"topk:0.3{way}"].rate(device) == device.codecs[f"topk:0.01{way}"]
+
+
+def test_a_codec_meets_the_same_values_again_only_after_all_of_the_memory(monkeypatch):
+    calls, windows = 40, 16
+    met: list[int] = []
+
+    class Watched(Dense):
+        def encode(self, values, state, start=0):
+            met.append(values.ctypes.data)
+            return super().encode(values, state, start)
+
+    def clock(work) -> float:
+        for _ in range(calls):
+            work()
+        return 1e-3
+
+    monkeypatch.setattr(coding, "LARGE", 4 * coding.SMALL)
+    monkeypatch.setattr(coding, "measured", lambda: [Watched()])
+    monkeypatch.setattr(coding, "_clock", lambda *_: clock)
+    arena = Arena(4 * windows * coding.LARGE)
+    coding.device(MPI.COMM_SELF, arena, lambda: 0.0, 1.0)
+    large = met[-calls:]
+    assert len({*large[:windows]}) == windows
+    assert large[windows : 2 * windows] == large[:windows]

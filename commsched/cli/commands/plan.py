@@ -42,6 +42,7 @@ from commsched.planner.only_methods import not_used, only
 from commsched.planner.reasons import verdict
 from commsched.planner.registry import DEFAULT, FRAMES
 from commsched.planner.request import Report, Request
+from commsched.planner.search.problem import BASELINES
 from commsched.planner.smaller import too_large
 from commsched.planner.validate_request import SEEDS, check
 from commsched.progress import tell, working
@@ -294,6 +295,8 @@ def _check(args: argparse.Namespace, wanted: Request, made: Plan) -> None:
     """Refuse a plan that does not keep what was asked for."""
     if args.strategy != choice.AUTO:
         by_planner(made, args.planner)
+    if args.bucket is not None and made.planner in BASELINES:
+        tell(f"--bucket changes nothing: planner {made.planner!r} makes its own buckets")
     gradients = any(launch.payload == "gradient" for launch in made.launches)
     if args.bucket is not None and wanted.strategy in FRAMES and not gradients:
         raise CommschedError(
