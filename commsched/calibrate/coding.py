@@ -35,7 +35,7 @@ SIDE, RANK = 512, 2  # shape of PowerSGD's product: a bucket as a matrix, times 
 # shorter by a factor, because a Bloom filter's takes 0.1 s.
 SLOW, SHORTER = 100.0, 4
 LOW = 0.01  # times the seconds per byte to encode at SAMPLED, at least
-WINDOWS = 4  # large runs of memory that a codec uses in turn
+WINDOWS = 4  # packets that a codec decodes in turn, and large runs of which a list is made
 TOGETHER = 3  # packets that are combined with another one
 CALL = 1e-6  # s, the least time of a call; not 0, because the fit multiplies it
 LEAST = 1  # repeats in a pass, at least; the median of PASSES ignores a disturbed one
@@ -151,8 +151,8 @@ def large(place: Placement) -> int:
 def _rate(comm: MPI.Intracomm, arena: Arena, lost: Arena, codec: Codec, clock: Clock) -> CodecRate:
     """Fit a codec's seconds by a line through two sizes.
 
-    Values come from memory; long packets do, too, and short ones from the cache, as right after a
-    message.
+    Values come from memory; packets come from the cache if it holds WINDOWS of them, as right after
+    a message.
     """
     short = _times(comm, arena, lost, codec, SMALL, clock)
     most = large(arena.place)
