@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import cycle, islice
 from typing import TypeVar
 
@@ -154,18 +154,20 @@ def _rate(comm: MPI.Intracomm, arena: Arena, lost: Arena, codec: Codec, clock: C
     Values come from memory; packets come from the cache if it holds WINDOWS of them, as right after
     a message.
     """
-    short = _times(comm, arena, lost, codec, SMALL, clock)
+    times = partial(_times, comm, arena, lost, codec, clock)
+    short = times(SMALL)
     most = large(arena.place)
     if codec.encode_traffic > SLOW:
         most = max(most // SHORTER, 2 * SMALL)
-    long = _times(comm, arena, lost, codec, most, clock)
+    long = times(most)
     slopes = np.maximum(long[0] - short[0], 0.0) / (long[1] - short[1])
     encode, add, decode, _ = np.maximum(short[0] - slopes * short[1], 0.0).tolist()
     sparse = full = np.ones(4)  # times the slopes
     if _omits_zeros(codec, most):
         grown = np.maximum(long[0] - short[0], CALL)
-        other = (_times(comm, arena, lost, codec, most, clock, share)[0] for share in (SPARSE, 1.0))
-        sparse, full = (np.maximum((each - short[0]) / grown, LOW) for each in other)
+        sparse, full = (
+            np.maximum((times(most, share)[0] - short[0]) / grown, LOW) for share in (SPARSE, 1.0)
+        )
     kept = max(slopes[3] - slopes[0], LOW * slopes[0], CALL / (4 * most))  # not 0: not measured
     zero_copy = codec.encode_traffic == 0.0
     return CodecRate(
@@ -190,8 +192,8 @@ def _times(
     arena: Arena,
     lost: Arena,
     codec: Codec,
-    numel: int,
     clock: Clock,
+    numel: int,
     density: float = SAMPLED,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return seconds and bytes of encode, add, decode, encode with feedback of a run: (4,) each."""

@@ -1,7 +1,6 @@
 """The whole calibration: tight loops, then a workload on the engine to which they are fitted."""
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -101,12 +100,13 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
     here = fabric(comm)
     group = agree.group_of(comm)
     progress("links", 0.0)
-    room = coding.WINDOWS * 4 * coding.large(place)
-    arena = Arena(max(ARENA, links.SIZES[-1] * comm.size, room), place)
+    room = max(ARENA, coding.WINDOWS * 4 * coding.large(place))
+    arena = Arena(max(room, links.SIZES[-1] * comm.size), place)
+    coded = arena.part(room)  # does not grow with the ranks
     share = seconds * CODING / (6 * len(coding.measured()) + 2) / coding.PASSES
     passes: list[Device] = []
     cores = cores_of_host(comm)
-    ranks_per_core = max(1.0, max(Counter(group.nodes).values()) / cores)
+    ranks_per_core = max(1.0, max(map(len, group.members)) / cores)
 
     def code(others: float) -> None:
         done = others + len(passes) / coding.PASSES * CODING
@@ -115,7 +115,7 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
             progress("codecs", done)  # each time: a GPU compiles the first use of each codec
             return share
 
-        passes.append(coding.device(comm, arena, budget, ranks_per_core))
+        passes.append(coding.device(comm, coded, budget, ranks_per_core))
 
     code(0.0)
     progress("links", CODING / coding.PASSES)

@@ -292,7 +292,7 @@ def plan(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace, wanted: Request, made: Plan) -> None:
-    """Refuse a plan that does not keep what was asked for."""
+    """Refuse a plan that does not keep what was asked for; say which option changed nothing."""
     if args.strategy != choice.AUTO:
         by_planner(made, args.planner)
     if args.bucket is not None and made.planner in BASELINES:

@@ -103,6 +103,12 @@ class Arena:
         self.values[:] = 0.0  # touch all pages before the measurement
         self._next = 0
 
+    def part(self, nbytes: int) -> "Arena":
+        """Return the first `nbytes` bytes of this memory as an arena of its own."""
+        made = Arena(0, self.place)
+        made.values = self.values[: nbytes // 4]
+        return made
+
     def fill(self, values: Array) -> None:
         """Write copies of `values`, (n,) float32, until it is full."""
         values = beside(values, self.values)
