@@ -72,6 +72,7 @@ TABLES = {
     # 150 parameters a training sample; masks spare biases, the first and the last layer.
     "wide": CaseNet(
         name="mlp:256:4",
+        folds=5,
         adam=0.001,
         stages=2,
         only=(DENSE, "adam", UNPRUNED, "samo", *map(early_bird, SHARES)),
@@ -82,12 +83,12 @@ TABLES = {
     # 1,300 parameters a training sample.
     "wider": CaseNet(
         name="mlp:512:8",
+        folds=2,
         rate=0.01,
         adam=0.0005,
         stages=2,
         only=(DENSE, "adam", UNPRUNED, *map(early_bird, SHARES)),
         tries=1,
-        seeds=3,
         spared=64 * 512,
         pruned=SHARES,
     ),
@@ -112,7 +113,6 @@ TABLES = {
         rate=0.5,
         only=PROMISED,
         tries=2,
-        seeds=3,
     ),
     # 3.3 million parameters; the text is 12 MB, of which a training reads the samples of its steps.
     "gpt": CaseNet(
@@ -126,7 +126,6 @@ TABLES = {
         stages=2,
         only=(*PROMISED, "zen", "local-greedy", "1f1b"),
         tries=1,
-        seeds=3,
         looked_up="embedding.bytes.weight",
     ),
 }
