@@ -17,11 +17,12 @@ from commsched.lab.reproduce import paper as base
 from commsched.lab.reproduce.page import page
 from commsched.lab.reproduce.paper import PAPERS, PublishedRow, Reproduction
 from commsched.lab.reproduce.papers import samo
-from commsched.lab.reproduce.papers.samo import dealt
+from commsched.lab.reproduce.papers.samo.systems import dealt, with_sparse_products
 from commsched.lab.reproduce.papers.zen.schemes import EMBEDDING
 from commsched.lab.reproduce.papers.zen.times import PRINTED, summed_first, zipf_of
 from commsched.lab.reproduce.training_steps import (
     computing,
+    gridded,
     in_turn,
     overlapped,
     pipelined,
@@ -32,6 +33,7 @@ from commsched.machine.model import resized
 from commsched.net import file as nets
 from commsched.net.sparsity import Sparsity
 from commsched.plot.reproduction import draw
+from commsched.simulate.engine import simulate
 from tests.support import sampling
 from tests.support.pipeline_plans import net as chain
 
@@ -153,11 +155,26 @@ def test_the_speed_ups_of_alexnet_come_out_of_the_papers_own_gather_and_compute(
     assert not rows["FFT"].met
 
 
-def test_systems_that_are_not_modelled_have_no_prediction() -> None:
-    kept = base.read(RECORDED / "samo.json").rows
-    rows = [row for row in kept if row.what.startswith(("DeepSpeed", "Sputnik"))]
-    assert len(rows) == 2 * (4 + 4 + 2)
-    assert all(row.predicted is None and row.published is not None for row in rows)
+def test_sparse_products_take_the_time_of_the_kept_weights() -> None:
+    dense, rate = nets.load("gpt3-1.3b"), 0.27 * 15.7e12
+    sparse = with_sparse_products(dense)
+    multiplies = [bool(old.block and old.matrix) for old in dense.layers]
+    assert sum(multiplies) == 24 * 4
+    for old, new, multiply in zip(dense.layers, sparse.layers, multiplies, strict=True):
+        if multiply:
+            assert new.forward == pytest.approx(0.1 * old.forward_flops / rate)
+            assert new.backward == pytest.approx(0.1 * old.backward_flops / rate)
+        else:
+            assert new == old
+
+
+def test_gradients_in_shards_and_gathered_parameters_have_the_bytes_of_a_sum() -> None:
+    machine, net = dealt(machines.load("summit"), 8), nets.load("gpt3-1.3b")
+    plans = [
+        gridded(net, machine, tensor=1, pipeline=2, microbatches=2, zero=zero) for zero in (0, 1)
+    ]
+    whole, shards = (float(simulate(plan, 1).timeline().nbytes.sum()) for plan in plans)
+    assert shards == pytest.approx(whole, rel=1e-6)  # headers
 
 
 @given(
@@ -211,7 +228,7 @@ def test_the_recorded_batches_of_samo_are_what_is_predicted_today() -> None:
     """By day on 512 GPUs; the other rows by night."""
     rows = base.read(RECORDED / "samo.json").rows
     kept = {row.what: row.predicted for row in rows if row.group == "batch of GPT-3 2.7B"}
-    for system, stages in (("AxoNN", 8), ("SAMO", 2)):
+    for system, stages in (("AxoNN", 8), ("SAMO", 2), ("DeepSpeed-3D", 4), ("Sputnik", 2)):
         found = samo.batch("GPT-3 2.7B", system, 512, stages).seconds
         assert found == pytest.approx(kept[f"{system}, 512 GPUs"], rel=1e-6)  # other processors
 

@@ -88,17 +88,21 @@ def pipelined(graph: Net, machine: Machine, strategy: str, method: str, **params
 
 
 def gridded(graph: Net, machine: Machine, **params: Param) -> Plan:
-    """A plan of `3d` in float16, all of whose sums are rings; a stage's gradients are one."""
+    """A plan of `3d` in float16, all of whose sums are rings; a stage's gradients are one.
+
+    zero=1: gradients end in shards, and parameters are gathered.
+    """
     nothing = Plan(net=graph, machine=machine, launches=(), strategy="3d", params=params)
     chosen = STRATEGIES["3d"]
     assert isinstance(chosen, PipelineStrategy)
     net, settings = chosen.prepare(graph, machine, chosen.settings(nothing))
     plan = replace(nothing, net=net, params=settings)
-    launches = [launch for stage in grid(plan, settings) for launch in _sums_of(stage)]
+    zero = bool(settings["zero"])
+    launches = [launch for stage in grid(plan, settings) for launch in _sums_of(stage, zero)]
     return replace(plan, launches=tuple(launches))
 
 
-def _sums_of(stage: Stage) -> Iterator[Launch]:
+def _sums_of(stage: Stage, zero: bool) -> Iterator[Launch]:
     """Yield the sums of a stage: of activations if ranks share its layers, and of gradients."""
     for layer in {x.summed: x for x in stage.layers if x.summed and stage.width > 1}.values():
         yield Launch(
@@ -113,7 +117,7 @@ def _sums_of(stage: Stage) -> Iterator[Launch]:
             split=stage.replicas,
             purpose="tensor",
         )
-    yield Launch(
+    gradients = Launch(
         name=f"s{stage.number}",
         pieces=tuple(Piece(t.name, 0, t.numel) for x in stage.layers for t in x.tensors),
         after=stage.layers[0].name,
@@ -121,6 +125,17 @@ def _sums_of(stage: Stage) -> Iterator[Launch]:
         stream="between",
         group=stage.alike,
         split=stage.width,
+    )
+    if not zero or stage.replicas == 1:
+        yield gradients
+        return
+    yield replace(gradients, method="shard:reduce-scatter+fp16")
+    yield replace(
+        gradients,
+        name=f"g{stage.number}",
+        method="shard:all-gather+fp16",
+        payload="parameter",
+        purpose=GATHER,
     )
 
 

@@ -1,9 +1,6 @@
 """SAMO on AxoNN, Singh & Bhatele, IPDPS 2023: memory, collectives and batch times on Summit."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import cache
-from typing import NamedTuple
 
 from commsched.lab.reproduce.paper import (
     FORMULA,
@@ -18,12 +15,26 @@ from commsched.lab.reproduce.paper import (
     predictions,
     root,
 )
-from commsched.lab.reproduce.training_steps import Batch, memory, pipelined, simulated
+from commsched.lab.reproduce.papers.samo.systems import (
+    AXONN,
+    DEEPSPEED,
+    METHOD,
+    MODELS,
+    PRUNED,
+    SAMO,
+    SPUTNIK,
+    SYSTEMS,
+    batch,
+    deepspeed,
+    depth,
+    filled,
+    plan_of,
+    ruled,
+)
+from commsched.lab.reproduce.training_steps import memory, pipelined, simulated
 from commsched.machine import file as machines
-from commsched.machine.model import Machine, resized
-from commsched.net import file as nets
+from commsched.machine.model import resized
 from commsched.net.graph import Layer, Net, Tensor
-from commsched.plan.model import Plan
 from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import grid
@@ -33,28 +44,6 @@ SOURCE = (
     " training' (SAMO), IPDPS 2023, arXiv 2302.05045; batch times +-3 %, read off figures; machine:"
     " summit"
 )
-PRUNED = 0.9  # share of the parameters
-# Rings follow rank numbers; ranks are assigned to the nodes in turn.
-METHOD = "ring:ranks+fp16"
-SHALLOWEST, DEEPEST = 2, 32  # the paper prints messages and bubbles for both systems
-LIMIT = 15e9  # B of a GPU of 16 GB; assumption: 1 GB is for CUDA and NCCL
-
-
-class Model(NamedTuple):
-    """A net of the paper: its file, sizes and batch."""
-
-    net: str
-    hidden: int
-    blocks: int
-    batch: int  # sequences
-
-
-MODELS = {
-    "GPT-3 XL": Model("gpt3-1.3b", 2048, 24, 512),
-    "GPT-3 2.7B": Model("gpt3-2.7b", 2560, 32, 512),
-    "GPT-3 6.7B": Model("gpt3-6.7b", 4096, 32, 1024),
-}
-SYSTEMS = ("AxoNN", "SAMO", "DeepSpeed-3D", "Sputnik")
 BATCHES = {  # GPUs -> s of the four systems
     "GPT-3 XL": {
         64: (4.12, 3.69, 4.53, 9.6),
@@ -82,16 +71,22 @@ DEPTHS = (
     "G_inter: the least power of two from 2 on whose stages fit into 15 of 16 GB, blocks computed"
     " again"
 )
-CAUSE = (
+KERNELS = (
     "memory-bound kernels run at the data sheet's 900 GB/s here, no host waits between kernels, and"
     " packing is 1 % of a batch where the paper has 8 to 12"
 )
+CAUSES = {
+    AXONN: KERNELS,
+    SAMO: KERNELS,
+    DEEPSPEED: "its degrees are not printed, and DeepSpeed's pipeline engine is not modelled",
+    SPUTNIK: "27 % of a V100's float32 peak, from its own paper's abstract, is what its best"
+    " products reach",
+}
 PACKED_SLOWLY = "2 B of every touched sector and 8 B per kept value take 7 ms of a microbatch's 680"
 WAITING = "its compute of .62 s is below a V100's peak, so that its parts divide otherwise"
 SLOW_SUM = "half of it is the ring of a quarter of the net over a sixth of a node's port"
 BUFFERS = "a measured sum with buffers of libraries, on a depth that is not printed"
-SEQUENCE = 2048  # tokens
-OURS = ("AxoNN", "SAMO")  # systems that are simulated
+OURS = (AXONN, SAMO)  # whose parts of a batch are printed
 SHOWN = "GPT-3 2.7B"
 
 
@@ -180,51 +175,9 @@ def _whole_memory() -> Iterator[PublishedRow]:
         )
 
 
-@cache
-def depth(name: str, system: str) -> int:
-    """Return the least power of two of stages, each of which fits into a GPU's memory."""
-    stages = SHALLOWEST
-    while memory(_plan(name, system, 128, stages)).total > LIMIT:
-        stages *= 2
-        assert stages <= DEEPEST
-    return stages
-
-
 def _whole(system: str, stages: int) -> float:
     """Bytes of all stages of a pipeline of 2.7B."""
-    return stages * memory(_plan(SHOWN, system, 128, stages)).total
-
-
-def _plan(name: str, system: str, gpus: int, stages: int) -> Plan:
-    """Plan a system's batch on some GPUs: strategy `samo`, without pruning for AxoNN."""
-    model = MODELS[name]
-    return pipelined(
-        nets.load(model.net),
-        dealt(machines.load("summit"), gpus),
-        "samo",
-        METHOD,
-        stages=stages,
-        microbatches=model.batch * stages // gpus,
-        pruned=PRUNED if system == "SAMO" else 0.0,
-        recompute=model.blocks // stages,
-        message_bytes=2.0 * SEQUENCE * model.hidden,
-    )
-
-
-def dealt(machine: Machine, gpus: int) -> Machine:
-    """Return the fewest nodes for these ranks, assigned to nodes in turn."""
-    nodes = -(-gpus // machine.everyone.lanes)
-    return replace(machine, node_of_rank=tuple(rank % nodes for rank in range(gpus)))
-
-
-@cache
-def batch(name: str, system: str, gpus: int, stages: int) -> Batch:
-    """Simulate a batch whose every backward repeats its forward."""
-    return simulated(_plan(name, system, gpus, stages))
-
-
-def _ruled(name: str, system: str, gpus: int) -> Batch:
-    return batch(name, system, gpus, depth(name, system))
+    return stages * memory(plan_of(SHOWN, system, 128, stages)).total
 
 
 def _deeper(value: Callable[[int], float], name: str, system: str) -> tuple[Otherwise, ...]:
@@ -273,22 +226,33 @@ def _batches(name: str) -> Iterator[PublishedRow]:
     for number, system in enumerate(SYSTEMS):
         for gpus, printed in BATCHES[name].items():
             inferred: tuple[Otherwise, ...] = ()
-            ours = system in OURS
-            predicted = _ruled(name, system, gpus).seconds if ours else None
-            if ours and gpus == most:
+            predicted = ruled(name, system, gpus).seconds
+            if gpus == most:
                 inferred = _deeper(_seconds(name, system, gpus), name, system)
+                inferred += _shared(name, gpus) if system == DEEPSPEED else ()
             yield PublishedRow(
                 group=_batch(name),
                 what=f"{system}, {gpus} GPUs",
-                inputs=f"{model.batch} sequences"
-                + (f", G_inter {depth(name, system)}" if ours else ""),
+                inputs=f"{model.batch} sequences, G_inter {depth(name, system)}",
                 unit="s",
                 published=printed[number],
                 predicted=predicted,
                 inferred=inferred,
-                note=PLACES if ours else PUBLISHED_ONLY,
-                cause=SLOW_SUM if predicted and predicted > printed[number] else CAUSE,
+                note=PLACES,
+                cause=SLOW_SUM if predicted > printed[number] else CAUSES[system],
             )
+
+
+def _shared(name: str, gpus: int) -> tuple[Otherwise, ...]:
+    """Return a batch of DeepSpeed-3D whose layers are shared by ranks of a node."""
+    plan = deepspeed(name, filled(machines.load("summit"), gpus), depth(name, DEEPSPEED), tensor=2)
+    return (
+        Otherwise(
+            inferred="no ranks share a layer; ranks are dealt out to nodes in turn",
+            instead="two neighbours share each layer; nodes are filled one after another",
+            predicted=simulated(plan).seconds,
+        ),
+    )
 
 
 def _seconds(name: str, system: str, gpus: int) -> Callable[[int], float]:
@@ -297,20 +261,22 @@ def _seconds(name: str, system: str, gpus: int) -> Callable[[int], float]:
 
 def _savings() -> Iterator[PublishedRow]:
     """Yield the abstract's numbers: shares of time and memory saved on 2.7B."""
-    old, new = (_ruled(SHOWN, system, 512) for system in OURS)
+    old, new, *others = (ruled(SHOWN, system, 512) for system in SYSTEMS)
     moved = [found.messages + found.collective for found in (old, new)]
     whole = [_whole(system, depth(SHOWN, system)) for system in OURS]
-    for what, published, predicted, note in (
-        ("batch time, 512 GPUs, to AxoNN", 34.0, 1 - new.seconds / old.seconds, DEPTHS),
-        ("batch time, 512 GPUs, to DeepSpeed-3D", 32.0, None, PUBLISHED_ONLY),
-        ("batch time, 512 GPUs, to Sputnik", 46.0, None, PUBLISHED_ONLY),
+    saved = [1 - new.seconds / other.seconds for other in (old, *others)]
+    for what, published, predicted, note, cause in (
+        ("batch time, 512 GPUs, to AxoNN", 34.0, saved[0], DEPTHS, WAITING),
+        ("batch time, 512 GPUs, to DeepSpeed-3D", 32.0, saved[1], DEPTHS, CAUSES[DEEPSPEED]),
+        ("batch time, 512 GPUs, to Sputnik", 46.0, saved[2], DEPTHS, CAUSES[SPUTNIK]),
         (
             "communication, 512 GPUs, to AxoNN",
             40.0,
             1 - moved[1] / moved[0],
             f"{DEPTHS}; messages that no compute hides, and collectives",
+            WAITING,
         ),
-        ("memory", 74.0, 1 - whole[1] / whole[0], DEPTHS),
+        ("memory", 74.0, 1 - whole[1] / whole[0], DEPTHS, WAITING),
     ):
         yield PublishedRow(
             group="saved on 2.7B, (old - new) / old",
@@ -318,9 +284,9 @@ def _savings() -> Iterator[PublishedRow]:
             inputs="90 % pruned",
             unit="%",
             published=published,
-            predicted=None if predicted is None else 100 * predicted,
+            predicted=100 * predicted,
             note=note,
-            cause=WAITING,
+            cause=cause,
         )
 
 
@@ -342,7 +308,7 @@ def _packing() -> Iterator[PublishedRow]:
 
 def _packed(gpus: int) -> float:
     """Return the share of a batch that the largest stage spends on packing."""
-    plan = _plan(SHOWN, "SAMO", gpus, depth(SHOWN, "SAMO"))
+    plan = plan_of(SHOWN, "SAMO", gpus, depth(SHOWN, "SAMO"))
     m = int(plan.params["microbatches"])
     roles = STRATEGIES["samo"].lower(plan, 0, {}).roles
     spent = [sum(op.seconds for op in r.ops if op.kind is Kind.COMPUTE) for r in roles]
@@ -350,7 +316,7 @@ def _packed(gpus: int) -> float:
         m * (2 * stage.forward + stage.backward) for stage in grid(plan, plan.params)
     ]  # with recomputation
     extra = max(all_ - own for all_, own in zip(spent, layers, strict=True))
-    return extra / _ruled(SHOWN, "SAMO", gpus).seconds
+    return extra / ruled(SHOWN, "SAMO", gpus).seconds
 
 
 PAPERS.add("samo")(Paper(SOURCE, rows, trends))
