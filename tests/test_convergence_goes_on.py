@@ -69,3 +69,13 @@ def test_a_time_limit_that_would_do_nothing_is_refused(flag, tmp_path, capsys):
     words = ["bench", "convergence", flag, "--time-limit", "5", "--folder", str(tmp_path)]
     assert main(words) == 2
     assert f"not for {flag}" in capsys.readouterr().err
+
+
+def test_a_table_with_another_schedule_is_trained_again(tmp_path, monkeypatch):
+    wanted = ConvergenceRequest(table="digits", names=("dense",), folds=1, seeds=1)
+    losses = []
+    for schedule in ("constant", "cosine", "constant"):
+        monkeypatch.setitem(TABLES, "digits", replace(NET, periods=1, schedule=schedule))
+        (case,) = bench.train(wanted, tmp_path, lambda sentence: None).cases
+        losses.append(case.trained.trials[0].end.loss)
+    assert losses[0] == losses[2] != losses[1]

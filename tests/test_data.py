@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
+from commsched.net.sparsity import Sparsity
+from commsched.train.data.bigrams import PAIRS, frequencies, least_loss, partners
 from commsched.train.forward_backward import score
 from commsched.train.registry import DATA, NETS
 from commsched.train.sample_order import batch_of, check_batch, epoch_of, part_of
@@ -49,6 +51,36 @@ def test_photographs_are_patches_of_grey_pixels_and_their_levels():
         abs(patches[:, 0, 0] - patches[:, i, j]).mean() for i, j in ((0, 1), (1, 0), (7, 7))
     )
     assert max(right, below) < far
+
+
+def test_bigrams_follow_their_law():
+    vocabulary, data = 50, DATA["bigrams:50"](0)
+    assert len(data.train) == PAIRS * 4 // 5
+    assert len(data.held_out) == 2000
+    p, partner = frequencies(vocabulary), partners(vocabulary)
+    first, second = data.train.inputs, data.train.targets
+    counts = np.bincount(first, minlength=vocabulary)
+    assert np.all(abs(counts / len(first) - p) < 5 * np.sqrt(p / len(first)))
+    law = 0.5 * np.eye(vocabulary)[partner] + 0.5 * p  # of the second word: a row for each first
+    np.testing.assert_allclose(law.sum(axis=1), 1.0)
+    surprise = -np.log(law[first, second])
+    error = surprise.std() / len(surprise) ** 0.5
+    assert abs(surprise.mean() - least_loss(vocabulary)) < 4 * error
+    entropies = -(law * np.log(law)).sum(axis=1)
+    assert least_loss(vocabulary) == pytest.approx(float(p @ entropies), rel=1e-12)
+
+
+@pytest.mark.parametrize(("words", "ranks"), [(8, 1), (32, 1), (32, 4), (32, 16)])
+def test_the_densification_of_bigrams_is_known(words, ranks):
+    """The rows that ranks of some words each hit together, against law `zipf` of exponent 1."""
+    rows = 300
+    hits = 1 - (1 - frequencies(rows)) ** words
+    law = Sparsity(law="zipf", density=float(hits.mean()), rows=rows, exponent=1.0)
+    first = DATA["bigrams:300"](0).train.inputs
+    batches = first[: len(first) // (words * ranks) * words * ranks].reshape(-1, words * ranks)
+    hit = np.array([len(np.unique(batch)) for batch in batches]) / rows
+    error = hit.std() / len(hit) ** 0.5
+    assert abs(hit.mean() - float(law.after(ranks))) < 4 * error
 
 
 @pytest.mark.by_day(0)

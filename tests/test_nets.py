@@ -126,6 +126,7 @@ SMALL = {
     "cnn:2": ((2, 64), 10, 0.0),
     "autoencoder:4:3": ((2, 64), 16, 0.0),
     "words:3:11": ((4, 3), 11, 11),
+    "bigrams:3:11": ((4,), 11, 11),
     "gpt:8:1:2": ((2, 64), 256, 256),
     "gpt:8:1:2:tied": ((2, 64), 256, 256),
     "moe:8:4:2:2": ((2, 64), 256, 256),
@@ -252,8 +253,8 @@ def test_in_16_bits_gradients_stay_near_those_of_32(name):
         ),
         (
             "lstm",
-            "no net to train named 'lstm'; known: autoencoder:128:16, cnn:16, gpt:64:2:4,"
-            + " mlp:64:2, moe:32:4:2:1",
+            "no net to train named 'lstm'; known: autoencoder:128:16, bigrams:64:2000, cnn:16,"
+            + " gpt:64:2:4, mlp:64:2, moe:32:4:2:1",
         ),
     ],
 )

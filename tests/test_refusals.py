@@ -124,7 +124,7 @@ ON_RANKS = {
         ("--repeats 0", "repeats must be at least 1, got 0"),
     ),
     (2, "train"): (
-        ("--net lstm", "no net to train named 'lstm'; known: autoencoder:128:16, cnn:16,"),
+        ("--net lstm", "no net to train named 'lstm'; known: autoencoder:128:16, bigrams:64:2000,"),
         ("--net mlp --batch 33", "must be a multiple of 2; nearest: 32"),
         ("--net mlp --batch 5000", "from 1 to the 1437 samples, got 5000"),
         ("--net mlp --optimizer lion", "no optimizer named 'lion'; known: sgd, "),

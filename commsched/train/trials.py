@@ -31,7 +31,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         tuple[HeldOutScore, ...], msgspec.Meta(min_length=1)
     ]  # the last one at the end
     sent_bytes: Positive  # per rank and step, the mean over both
-    seconds: Positive | None = None  # of a processor, if one process trained all ranks
+    seconds: Positive | None = None  # of processors; null: `train` under mpiexec
 
     @property
     def key(self) -> tuple[int, int]:

@@ -19,10 +19,10 @@ from commsched.lab.convergence.trainings import (
     chosen,
     kept,
     path_of,
+    start,
     words_of,
 )
 from commsched.plan import file as plan_file
-from commsched.run.job import start as job
 from commsched.train import trials
 from commsched.train.trials import Trial
 
@@ -66,7 +66,7 @@ def left_at(old: Trial, new: Trial) -> int | None:
 def _made_again(
     wanted: ConvergenceRequest, known: tuple[Case, CaseResult]
 ) -> Trial | CommschedError:
-    """Make one training in one process."""
+    """Make one training."""
     case, old = known
     net, first = TABLES[wanted.table], old.trained.trials[0]
     plan = plan_of(case, net, wanted.hosts, wanted.lanes)
@@ -79,9 +79,9 @@ def _made_again(
         others = tuple(trial for trial in old.trained.trials if trial is not first)
         trials.write(sweep, msgspec.structs.replace(old.trained, trials=others))
         words = [*words_of(case, net, path), "--rate", repr(old.trained.made["--rate"])]
-        words += ["--sweep", str(sweep), "--folds", "1", "--seeds", "1", "--together"]
+        words += ["--sweep", str(sweep), "--folds", "1", "--seeds", "1"]
         try:
-            job.commsched(1, words, LIMIT, quiet=True)
+            start(wanted, words, LIMIT)
         except CommschedError as error:
             return error
         found = trials.read(sweep).trials[-1]

@@ -103,6 +103,7 @@ INSTEAD = {
 # Besides the listed ones. 1/32 of the values with indices has as many bytes as
 # fft:0.15, a quarter of a byte per value.
 MORE = ("topk:0.03125", "topk:0.03125:forget", "fft:0.15:forget", "sign:sum")
+SELECTED = "zen+topk:0.005"  # about half of the values that a rank has
 SKIPS = (0, 1, 8)  # of DASO, besides its 4
 WARM_UP = 66  # steps at most before early-bird masks: three epochs of the digits
 OWN_MOMENTUM = ("dgc",)  # codecs that replace the optimiser's momentum
@@ -161,6 +162,9 @@ def _flat(table: str) -> Iterator[Case]:
         forced = {looked_up: "zen"}
         both = ("fft", "zen")
         yield Case(name="zen", family="sparse", method="ring+dense", force=forced, ratios=both)
+        # A codec that selects values in front of a sparse sum; what it leaves is kept.
+        forced = {looked_up: SELECTED}
+        yield Case(name=SELECTED, family="sparse", method="ring+dense", force=forced)
     ratios = ("fft", "daso") if table == "digits" else ("fft",)
     for strategy in TRAINED:
         rule = STRATEGIES[strategy]

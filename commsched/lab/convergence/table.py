@@ -107,7 +107,7 @@ class ConvergenceTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     @property
     def by_loss(self) -> bool:
         """Tell whether cases are compared by loss, as for text and pixels, or by accuracy."""
-        return self.net.startswith(("words", "gpt", "autoencoder"))
+        return self.net.startswith(("words", "bigrams", "gpt", "autoencoder"))
 
     def with_case(self, case: CaseResult) -> "ConvergenceTable":
         """Replace the case of this name, or append it."""

@@ -31,6 +31,8 @@ class CaseNet:
     rate: float = 0.05  # of SGD and momentum
     adam: float = 0.005  # rate of Adam
     optimizer: str = "momentum"  # of cases that need no other
+    schedule: str = "constant"  # of the rate
+    by_torch: bool = False  # trained as a module of PyTorch, by `commsched.torch.attach`
     looked_up: str = ""  # table whose rows are read, and whose gradient has cases of its own
     batch: int = 64
     lanes: int = 2  # ranks of a host
@@ -55,7 +57,8 @@ TABLES = {
     "deep": CaseNet(name="mlp:64:7", folds=5, rate=0.03, stages=4, spared=640),
     # As few layers as four stages need: three cuts, at the digits' rate.
     "messages": CaseNet(name="mlp:64:3", folds=5, stages=4),
-    "plateau": CaseNet(name="mlp:64:2", periods=40, only=PROMISED),
+    # The rate falls to 0, so that every curve ends level.
+    "plateau": CaseNet(name="mlp:64:2", periods=40, schedule="cosine", only=PROMISED),
     # Its blocks are unequal: heads of local losses read means.
     "cnn": CaseNet(
         name="cnn:16",
@@ -63,6 +66,7 @@ TABLES = {
         only=(*PROMISED, "1f1b", "local-greedy", "local-overlapping", "local-chunked"),
         tries=2,
     ),
+    "torch": CaseNet(name="cnn:16", by_torch=True, only=PROMISED, tries=2),
     "eight": CaseNet(
         name="mlp:64:2",
         lanes=4,
@@ -104,6 +108,17 @@ TABLES = {
         timed=21,
         tries=2,
         spared=2000,
+        looked_up="embedding.weight",
+    ),
+    # A rank reads 32 words, 1.3 % of the rows, and four ranks 4.1 %, by the law of the words.
+    "bigrams": CaseNet(
+        name="bigrams:64:2000",
+        period=50,
+        periods=6,
+        rate=1.0,
+        batch=128,
+        only=(*PROMISED, "zen", "zen+topk:0.005"),
+        tries=2,
         looked_up="embedding.weight",
     ),
     "patches": CaseNet(

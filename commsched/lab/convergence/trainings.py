@@ -1,9 +1,11 @@
 """Train the missing cases of the convergence table, one job per case."""
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from commsched import files
-from commsched.errors import CommschedError
+from commsched.errors import CommschedError, install
 from commsched.lab.convergence import table as convergence
 from commsched.lab.convergence.cases import Case, cases, plan_of, rate_of
 from commsched.lab.convergence.table import ConvergenceTable
@@ -168,12 +170,11 @@ def _trained(
     An error may come after `end`, on the monotonic clock.
     """
 
-    def train_in_one_process(words: Sequence[str]) -> None:
-        """Let all ranks be of one process, which gives equal bits in a fraction of the time."""
+    def train_in_time(words: Sequence[str]) -> None:
         left = end - time.monotonic()
         if left <= 0:
             raise CommschedError(*OVER)
-        job.commsched(1, [*words, "--together"], min(LIMIT, left), quiet=True)
+        start(wanted, words, min(LIMIT, left))
 
     net = TABLES[wanted.table]
     plan = plan_of(case, net, wanted.hosts, wanted.lanes)
@@ -187,7 +188,7 @@ def _trained(
         once = [*words, "--evaluate", str(net.steps)]  # a rate is judged by its end
         for left in rates_beside(stem):
             _drop_other(left, plan, once)
-        tried = tuned(once, rate_of(case, net), stem, net.tries, train_in_one_process, tried)
+        tried = tuned(once, rate_of(case, net), stem, net.tries, train_in_time, tried)
     rate = best(tried) if tried else rate_of(case, net)
     words += ["--rate", repr(rate)]
     same = old is not None and _fits(old.trained, plan, words)
@@ -197,7 +198,7 @@ def _trained(
         trials.write(sweep, old.trained)
     folds, seeds = min(net.folds, wanted.folds), min(net.seeds, wanted.seeds)
     words += ["--sweep", str(sweep), "--folds", str(folds), "--seeds", str(seeds)]
-    train_in_one_process(words)
+    train_in_time(words)
     found = trials.read(sweep)
     assert found.plan == plan.hash, "the job has checked it"
     return convergence.CaseResult(
@@ -242,13 +243,30 @@ def _drop_other(path: Path, plan: Plan, words: Sequence[str]) -> None:
 def _fits(found: Trials, plan: Plan, words: Sequence[str]) -> bool:
     """Whether trainings are of a plan, with the settings of a command; the last of a flag holds."""
     asked = dict(pairwise(words))
-    same = (str(value) == asked.get(flag, str(value)) for flag, value in found.made.items())
+    made = {"--schedule": "constant", **found.made}  # a constant rate is not recorded
+    same = (str(value) == asked.get(flag, str(value)) for flag, value in made.items())
     return found.plan == plan.hash and all(same)
+
+
+def start(wanted: ConvergenceRequest, words: Sequence[str], limit: float) -> None:
+    """Run the command of a case's trainings for at most `limit` s.
+
+    One process trains all ranks of our own nets, which gives equal bits in a fraction of the time.
+    PyTorch's have a process for each rank.
+    """
+    if not TABLES[wanted.table].by_torch:
+        job.commsched(1, [*words, "--together"], limit, quiet=True)
+        return
+    if find_spec("torch") is None:
+        raise CommschedError(f"table {wanted.table!r} trains by PyTorch; {install('torch')}")
+    command = [sys.executable, "-m", "commsched.lab.peers.digits", *words[1:]]
+    job.run(wanted.ranks, command, limit, quiet=True)
 
 
 def words_of(case: Case, net: CaseNet, plan: Path) -> list[str]:
     """Return the command of a case's trainings without rate, folds and seeds."""
     words = ["train", "--net", net.name, "--strategy", case.strategy, "--plan", str(plan)]
     words += ["--steps", str(net.steps), "--evaluate", str(net.period), "--batch", str(net.batch)]
+    words += ["--optimizer", case.optimizer, "--schedule", net.schedule]
     # The net's seconds are proportions, which say nothing of this machine.
-    return [*words, "--optimizer", case.optimizer, "--force-size"]
+    return [*words, "--force-size"]
