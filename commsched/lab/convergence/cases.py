@@ -55,7 +55,7 @@ RATIOS = {
     ),
 }
 # Table -> further ratios at which its cases, and dense sums, are timed.
-OWN = {"digits": ("daso",), "text": ("zen",)}
+OWN = {"digits": ("daso",), "text": ("zen",), "bigrams": ("zen",)}
 
 
 @dataclass(frozen=True, kw_only=True)
