@@ -2,6 +2,7 @@
 
 from commsched.lab.convergence import table as convergence
 from commsched.lab.convergence import trainings as bench
+from commsched.lab.convergence.cases import cases, plan_of
 from commsched.lab.convergence.step_times import Where, calibrated, elapsed, moving, timed
 from commsched.lab.convergence.table import ConvergenceTable, Moved, StepTimes
 from commsched.lab.convergence.tables import TABLES
@@ -9,6 +10,7 @@ from commsched.lab.convergence.targets import targets
 from commsched.lab.convergence.trainings import ConvergenceRequest
 from commsched.machine import file as machine_file
 from commsched.program.model import Kind
+from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import simulate
 from commsched.timeline import measure
 from commsched.timeline.header import Measured
@@ -147,3 +149,10 @@ def test_a_testbed_is_calibrated_once_and_another_one_is_not_taken_for_it(tmp_pa
     for testbed, times in (("200mbit", 1), ("200mbit", 1), ("1gbit", 2), ("200mbit", 3)):
         assert calibrated(path, testbed, calibrate).name == testbed
         assert len(asked) == times
+
+
+def test_the_memory_of_every_case_is_in_plain_numbers():
+    for case in cases("digits"):
+        plan = plan_of(case, TABLES["digits"], 2, 2)
+        memory = STRATEGIES[plan.strategy].memory(plan)
+        assert all(type(value) is float for value in memory), case.name

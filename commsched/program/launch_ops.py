@@ -65,7 +65,8 @@ def beside_buckets(plan: Plan, indices: Iterable[int]) -> dict[str, float]:
     waiting = sum(one.waiting for one in memories)
     received = max((one.received for one in memories), default=0.0)
     sets = sets_bytes(frozenset().union(*(one.sets for one in memories)))
-    return {"residuals": sum(one.kept for one in memories) + sets, "packets": waiting + received}
+    kept = sum(one.kept for one in memories) + sets
+    return {"residuals": float(kept), "packets": float(waiting + received)}
 
 
 def launches_of_layers(plan: Plan, layers: Iterable[Layer]) -> list[int]:

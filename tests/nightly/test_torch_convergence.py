@@ -1,4 +1,4 @@
-"""PyTorch's CNN under `attach` learns what our own net learns by the same plan, with equal bytes."""
+"""PyTorch's CNN under `attach` learns what our own net learns by the same plan: equal bytes."""
 
 import importlib.util
 

@@ -4,16 +4,14 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from commsched.lab.convergence.again import left_at
-from commsched.lab.convergence.cases import cases
 from commsched.lab.convergence.table import (
     CaseResult,
     ConvergenceTable,
     against,
     differences,
 )
-from commsched.lab.convergence.tables import TABLES
 from commsched.lab.convergence.targets import Target, targets
-from commsched.lab.convergence.tuning import FACTORS, best
+from commsched.lab.convergence.tuning import best
 from commsched.text_table import in_markdown
 from commsched.train.trials import mean
 from commsched.units import nbytes
@@ -44,7 +42,8 @@ def markdown(tables: Mapping[str, ConvergenceTable]) -> str:
         if any(case.cosines for case in table.cases):
             lines += ["", COSINES, "", *_cosines(table)]
     lines += ["", "### Time", "", *_times(tables)]
-    lines += ["", "### Made again", "", *_made_again(tables)]
+    if any(case.again for table in tables.values() for case in table.cases):
+        lines += ["", "### Made again", "", *_made_again(tables)]
     return "\n".join(lines) + "\n"
 
 
@@ -105,37 +104,12 @@ def _times(tables: Mapping[str, ConvergenceTable]) -> list[str]:
         trained = sum(len(case.trained.trials) for case in table.cases)
         tried = sum(one.trainings for case in table.cases for one in case.tuned)
         unknown = len(table.cases) - len(known)
-        hours = sum(known) / 3600, _whole(name, table) / 3600
-        rows.append((f"`{name}`", trained, tried, hours[0], unknown, hours[1]))
+        rows.append((f"`{name}`", trained, tried, sum(known) / 3600, unknown))
     every = list(zip(*rows, strict=True))[1:]
     rows.append(("all", *(sum(column) for column in every)))
-    head = (
-        "table",
-        "trainings",
-        "and to choose rates",
-        "hours of one core",
-        "cases without hours",
-        "hours of every case, tuned",
-    )
-    written = [
-        (name, f"{a}", f"{b}", f"{hours:.2f}", f"{c}", f"{whole:.2f}")
-        for name, a, b, hours, c, whole in rows
-    ]
+    head = ("table", "trainings", "and to choose rates", "hours of one core", "cases without hours")
+    written = [(name, f"{a}", f"{b}", f"{hours:.2f}", f"{c}") for name, a, b, hours, c in rows]
     return in_markdown(head, written)
-
-
-def _whole(name: str, table: ConvergenceTable) -> float:
-    """Return the seconds of a core for every case of a table, with all trainings and five rates.
-
-    Cases without seconds take the mean of the others; 0 if no case has seconds.
-    """
-    net = TABLES[name]
-    known = {case.name: each for case in table.cases if (each := seconds_each(case)) is not None}
-    if not known:
-        return 0.0
-    usual = mean(list(known.values())).value
-    trainings = net.folds * net.seeds + len(FACTORS) * net.tries
-    return trainings * sum(known.get(case.name, usual) for case in cases(name))
 
 
 def seconds_of(case: CaseResult) -> float | None:

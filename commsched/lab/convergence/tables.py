@@ -62,7 +62,6 @@ TABLES = {
     # Its blocks are unequal: heads of local losses read means.
     "cnn": CaseNet(
         name="cnn:16",
-        folds=5,
         stages=4,
         only=(*PROMISED, "1f1b", "local-greedy", "local-overlapping", "local-chunked"),
         tries=2,
@@ -70,7 +69,6 @@ TABLES = {
     "torch": CaseNet(name="cnn:16", by_torch=True, only=PROMISED, tries=2),
     "eight": CaseNet(
         name="mlp:64:2",
-        folds=5,
         lanes=4,
         only=(*PROMISED, "qsgd:4", "powersgd:2", "shadow", "daso-gs8"),
         tries=2,
@@ -115,7 +113,6 @@ TABLES = {
     # A rank reads 32 words, 1.3 % of the rows, and four ranks 4.1 %, by the law of the words.
     "bigrams": CaseNet(
         name="bigrams:64:2000",
-        folds=5,
         period=50,
         periods=6,
         rate=1.0,
