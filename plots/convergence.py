@@ -30,9 +30,9 @@ def main() -> None:
     folder = HERE.parent / "traces" / "convergence"
     paths = {name: folder / name / "table.json" for name in TABLES}
     tables = {name: convergence.read(path) for name, path in paths.items() if path.exists()}
-    draw([*tables.values()], HERE / "convergence.png")
-    draw_rates([*tables.values()], HERE / "convergence-rates.png")
-    draw_curves([*tables.values()], HERE / "convergence-curves.png")
+    draw(tables, HERE / "convergence.png")
+    draw_rates(tables, HERE / "convergence-rates.png")
+    draw_curves(tables, HERE / "convergence-curves.png")
     page = HERE.parent / "docs" / "explanation" / "convergence.md"
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)

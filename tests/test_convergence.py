@@ -266,13 +266,13 @@ def test_a_table_comes_back_as_it_was_and_of_other_steps_is_refused(tmp_path):
 def test_the_figure_names_every_case_and_family(tmp_path):
     cases = (trained("dense", 1.0), trained("fft:0.15", 2.0), trained("far", 2.0, right=0.25))
     table = ConvergenceTable(net=NET.name, ranks=4, steps=NET.steps, cases=cases)
-    draw([table], tmp_path / "x.svg")
+    draw({"digits": table}, tmp_path / "x.svg")
     text = (tmp_path / "x.svg").read_text()
     for name in ("dense", "fft:0.15"):
         assert text.count(f">{name}<") == 2  # beside its point, and its family
     assert text.count(">far: 25%<") == 1  # drawn higher than it is
     with pytest.raises(CommschedError, match="cannot draw"):
-        draw([table], tmp_path / "x.gif")
+        draw({"digits": table}, tmp_path / "x.gif")
 
 
 def test_the_tuned_rate_has_the_least_loss_and_a_training_that_diverges_has_none():
@@ -356,7 +356,7 @@ def test_figures_of_rates_and_curves_show_the_tuned_cases(tmp_path):
     cases = (tuned_case, trained("shadow", 1.0))
     table = ConvergenceTable(net=NET.name, ranks=4, steps=NET.steps, cases=cases)
     for draw_one in (draw_rates, draw_curves):
-        draw_one([table], tmp_path / "x.svg")
+        draw_one({"digits": table}, tmp_path / "x.svg")
         text = (tmp_path / "x.svg").read_text()
         assert text.count(">daso<") == 1
         assert ">shadow<" not in text

@@ -93,7 +93,7 @@ def convergence(args: argparse.Namespace) -> None:
                     train(wanted, args.folder, say, beside, fail)
     found = {wanted.table: kept(wanted, args.folder) for wanted in requests}
     if not args.show:
-        draw(list(found.values()), args.folder / "convergence.png")
+        draw(found, args.folder / "convergence.png")
     if args.json:
         print(json.dumps({name: _data(each) for name, each in found.items()}, indent=1))
     else:

@@ -1,12 +1,13 @@
 """Draw how cases depend on their learning rate, and their held-out loss over the steps."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from commsched.lab.convergence.figure import title_of
 from commsched.lab.convergence.table import CaseResult, ConvergenceTable
 from commsched.lab.convergence.tuning import best
 from commsched.plot.picture import picture
@@ -32,15 +33,16 @@ DASHES: tuple[Dash, ...] = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)), (0, (
 ACROSS = 2  # panels in a row
 SPAN, SPAN_OF_TEXT = 3.2, 1.2  # largest drawn loss, over the least in its panel
 LEAST = 0.95  # end of the axis, over the least loss
+IN_COLUMN = 20  # cases in a column of the legend
 MANY = 200  # the largest rate over the least, from which on labels at 2 and 5 would overlap
 
 
-def draw_rates(tables: Sequence[ConvergenceTable], path: Path) -> None:
+def draw_rates(tables: Mapping[str, ConvergenceTable], path: Path) -> None:
     """Draw the validation's loss over the rates that were tried; a dot is the rate chosen."""
     _panels(tables, path, _rates, "learning rate", "loss on validation data, nats")
 
 
-def draw_curves(tables: Sequence[ConvergenceTable], path: Path) -> None:
+def draw_curves(tables: Mapping[str, ConvergenceTable], path: Path) -> None:
     """Draw the mean held-out loss of the tuned cases over the steps."""
     _panels(tables, path, _curve, "steps", "held-out loss, nats")
 
@@ -49,15 +51,15 @@ Line = Callable[[Axes, CaseResult, str, Dash], float]  # returns the least loss
 
 
 def _panels(
-    tables: Sequence[ConvergenceTable], path: Path, line: Line, across: str, up: str
+    tables: Mapping[str, ConvergenceTable], path: Path, line: Line, across: str, up: str
 ) -> None:
     """Draw one panel for each table with tuned cases; the legend is beside it."""
-    shown = [(table, _tuned(table)) for table in tables]
-    shown = [(table, cases) for table, cases in shown if cases]
+    shown = [(name, table, _tuned(table)) for name, table in tables.items()]
+    shown = [each for each in shown if each[2]]
     columns, rows = min(len(shown), ACROSS), -(-len(shown) // ACROSS)
-    with picture(path, (6.6 * columns, 4.4 * rows)) as figure:
+    with picture(path, (8.0 * columns, 4.0 * rows)) as figure:
         panels = figure.subplots(rows, columns, squeeze=False).reshape(-1)
-        for axes, (table, cases) in zip(panels, shown, strict=False):
+        for axes, (name, table, cases) in zip(panels, shown, strict=False):
             seen: dict[str, int] = {}
             leasts = []
             for case in cases:
@@ -74,9 +76,12 @@ def _panels(
                 axes.xaxis.set_minor_formatter(NullFormatter())
             axes.set_xlabel(across)
             axes.set_ylabel(up)
-            axes.set_title(f"{table.net}, {table.ranks} ranks, {table.steps} steps", fontsize=9)
+            axes.set_title(title_of(name, table), fontsize=9)
             axes.grid(color="0.93", lw=0.6)
-            axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=7)
+            beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02), "frameon": False}
+            axes.legend(
+                ncols=-(-len(cases) // IN_COLUMN), fontsize=6.5, columnspacing=1.0, **beside
+            )
         for axes in panels[len(shown) :]:
             axes.set_axis_off()
         figure.tight_layout()

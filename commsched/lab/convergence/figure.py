@@ -1,6 +1,6 @@
 """Draw what the cases of the convergence table learnt over the bytes they sent, one panel a net."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,21 +39,24 @@ ACROSS, LEGEND = 2, 1.6  # panels in a row; inches beside them
 FAR, WORSE = 0.04, 0.45
 
 
-def draw(tables: Sequence[ConvergenceTable], path: Path) -> None:
-    """Draw at least one table to PNG or SVG; digits by accuracy, text by loss.
+def draw(tables: Mapping[str, ConvergenceTable], path: Path) -> None:
+    """Draw at least one table, by name, to PNG or SVG; digits by accuracy, text by loss.
 
     Bars are 95 % intervals; an empty marker stands for a value beyond the panel. The dashed line
     and its band are the result of dense sums and its interval.
     """
-    known = list(dict.fromkeys(family for table in tables for family in families(table.cases)))
+    known = list(
+        dict.fromkeys(family for table in tables.values() for family in families(table.cases))
+    )
     columns, rows = min(len(tables), ACROSS), -(-len(tables) // ACROSS)
     spare = columns * rows > len(tables)  # a panel that the legend can take
     beside = 0.0 if spare else LEGEND
     width = beside + 6.2 * columns
     with picture(path, (width, 5.4 * rows)) as figure:
         panels = figure.subplots(rows, columns, squeeze=False).reshape(-1)
-        for axes, table in zip(panels, tables, strict=False):
+        for axes, (name, table) in zip(panels, tables.items(), strict=False):
             _panel(axes, table, known)
+            axes.set_title(title_of(name, table), fontsize=9)
         for axes in panels[len(tables) :]:
             axes.set_axis_off()
         handles = [
@@ -65,6 +68,11 @@ def draw(tables: Sequence[ConvergenceTable], path: Path) -> None:
             panels[-1].legend(handles=handles, loc="upper left", frameon=False, fontsize=8)
         else:
             figure.legend(handles=handles, loc="center right", frameon=False, fontsize=8)
+
+
+def title_of(name: str, table: ConvergenceTable) -> str:
+    """Return what stands above a table's panel."""
+    return f"{name}: {table.net}, {table.ranks} ranks, {table.steps} steps"
 
 
 def _look(place: int) -> tuple[str, str]:
@@ -112,7 +120,6 @@ def _panel(axes: Axes, table: ConvergenceTable, known: Sequence[str]) -> None:
     axes.set_ylabel("held-out loss, nats" if by_loss else "held-out examples guessed right")
     if not by_loss:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=1))
-    axes.set_title(f"{table.net}, {table.ranks} ranks, {table.steps} steps", fontsize=9)
     axes.grid(color="0.93", lw=0.6)
     axes.set_axisbelow(True)
     _label(axes, drawn, worst, ".3g" if by_loss else ".0%")
