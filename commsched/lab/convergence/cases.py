@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from commsched.coding.registry import CODECS
 from commsched.exchange.pair import LIBRARY
 from commsched.exchange.registry import METHODS
-from commsched.lab.convergence.tables import DENSE, TABLES, UNPRUNED, CaseNet, early_bird
+from commsched.lab.convergence.tables import DENSE, SELECTED, TABLES, UNPRUNED, CaseNet, early_bird
 from commsched.machine import file as machine_file
 from commsched.machine.model import resized
 from commsched.net.graph import Layer, Net
@@ -103,7 +103,6 @@ INSTEAD = {
 # Besides the listed ones. 1/32 of the values with indices has as many bytes as
 # fft:0.15, a quarter of a byte per value.
 MORE = ("topk:0.03125", "topk:0.03125:forget", "fft:0.15:forget", "sign:sum")
-SELECTED = "zen+topk:0.005"  # about half of the values that a rank has
 SKIPS = (0, 1, 8)  # of DASO, besides its 4
 WARM_UP = 66  # steps at most before early-bird masks: three epochs of the digits
 OWN_MOMENTUM = ("dgc",)  # codecs that replace the optimiser's momentum

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 DENSE = "dense"  # the reference of all other cases
+SELECTED = "zen+topk:0.005"  # of an embedding: about half of the values that a rank has
 UNPRUNED = "samo-dense"  # SAMO's pipeline without pruning, which is AxoNN
 SHARES = (0.25, 0.5, 0.8, 0.9)  # pruned, of the over-parameterised net
 PROMISED = (  # cases of nets that are trained with few
@@ -32,7 +33,7 @@ class CaseNet:
     adam: float = 0.005  # rate of Adam
     optimizer: str = "momentum"  # of cases that need no other
     schedule: str = "constant"  # of the rate
-    by_torch: bool = False  # trained as a module of PyTorch, by `commsched.torch.attach`
+    by_torch: bool = False  # `cnn` as a module of PyTorch, by `commsched.torch.attach`
     looked_up: str = ""  # table whose rows are read, and whose gradient has cases of its own
     batch: int = 64
     lanes: int = 2  # ranks of a host
@@ -117,7 +118,7 @@ TABLES = {
         periods=6,
         rate=1.0,
         batch=128,
-        only=(*PROMISED, "zen", "zen+topk:0.005"),
+        only=(*PROMISED, "zen", SELECTED),
         tries=2,
         looked_up="embedding.weight",
     ),

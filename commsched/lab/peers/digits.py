@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
@@ -22,6 +23,7 @@ from mpi4py import MPI
 from torch import nn
 from torch.nn import functional
 
+from commsched.errors import CommschedError
 from commsched.plan.model import Plan
 from commsched.program.read_plan import read_plan
 from commsched.run.job import agree
@@ -33,6 +35,7 @@ from commsched.train.optimizers import MOMENTUM
 from commsched.train.registry import DATA, NETS
 from commsched.train.sample_order import batch_of, part_of
 from commsched.train.samples import Data, Samples
+from commsched.train.schedules import Rates
 from commsched.train.schedules import read as read_schedule
 from commsched.train.training import finite_or_none
 from commsched.train.trials import HeldOutScore, Trial, Trials
@@ -76,14 +79,14 @@ def learn(args: argparse.Namespace, plan: Plan, fold: int, seed: int, comm: MPI.
     begun, net = time.process_time(), NETS[args.net]
     data = DATA[net.data](fold)
     data = data.validation() if args.validate else data
-    model = Digits(int(args.net.partition(":")[2]))
+    model = Digits(int(net.name.partition(":")[2]))
     with torch.no_grad():
         for name, start in net.start(seed).items():
             model.get_parameter(name).copy_(torch.from_numpy(start))
     momentum = MOMENTUM if args.optimizer == "momentum" else 0.0
     optimizer = torch.optim.SGD(model.parameters(), lr=args.rate, momentum=momentum)
-    schedule, held_out = read_schedule(args.schedule), list[HeldOutScore]()
-    sent, diverged = [0.0], False
+    rates = Rates(args.rate, read_schedule(args.schedule), args.steps)
+    held_out, sent, diverged = list[HeldOutScore](), [0.0], False
 
     def count(span: Span) -> None:
         sent[0] += span.nbytes
@@ -92,8 +95,9 @@ def learn(args: argparse.Namespace, plan: Plan, fold: int, seed: int, comm: MPI.
         sync.listen(count)
         for step in range(args.steps):
             if not diverged:
-                optimizer.param_groups[0]["lr"] = args.rate * schedule.share(step, args.steps)
-                loss = _loss(model, _own(args, data, seed, step, comm))
+                optimizer.param_groups[0]["lr"] = rates.at(step)
+                own = _own(args, data, seed, step, comm)
+                loss = functional.cross_entropy(*_scores(model, own))
                 diverged = comm.allreduce(not torch.isfinite(loss).item(), MPI.LOR)
             if not diverged:
                 optimizer.zero_grad()
@@ -102,6 +106,8 @@ def learn(args: argparse.Namespace, plan: Plan, fold: int, seed: int, comm: MPI.
                 optimizer.step()
             if (step + 1) % args.evaluate == 0 or step + 1 == args.steps:
                 held_out.append(_score(model, data, step + 1, diverged, comm))
+            if (step + 1) % args.evaluate == 0:
+                rates.observe(held_out[-1].loss or inf)
     moved = comm.allreduce(sent[0]) / (args.steps * comm.size)
     seconds = round(comm.allreduce(time.process_time() - begun), 2)
     return Trial(fold=fold, seed=seed, held_out=tuple(held_out), sent_bytes=moved, seconds=seconds)
@@ -115,9 +121,9 @@ def _own(
     return data.train.of(batch[part_of(len(batch), comm.rank, comm.size)])
 
 
-def _loss(model: nn.Module, samples: Samples, reduction: str = "mean") -> torch.Tensor:
-    scores = model(torch.from_numpy(samples.inputs))
-    return functional.cross_entropy(scores, torch.from_numpy(samples.targets), reduction=reduction)
+def _scores(model: nn.Module, samples: Samples) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a model's scores of some samples, and the right classes."""
+    return model(torch.from_numpy(samples.inputs)), torch.from_numpy(samples.targets)
 
 
 def _score(
@@ -127,9 +133,10 @@ def _score(
     count = len(data.held_out)
     own = data.held_out.of(np.arange(count)[part_of(count, comm.rank, comm.size)])
     with torch.no_grad():
-        loss = float(_loss(model, own, "sum"))
-        right = model(torch.from_numpy(own.inputs)).argmax(1).numpy() == own.targets
-    whole, correct = comm.allreduce(loss), comm.allreduce(int(right.sum()))
+        scores, targets = _scores(model, own)
+        loss = float(functional.cross_entropy(scores, targets, reduction="sum"))
+    right = int((scores.argmax(1) == targets).sum())
+    whole, correct = comm.allreduce(loss), comm.allreduce(right)
     mean = None if diverged else finite_or_none(whole / count)
     return HeldOutScore(steps=steps, loss=mean, accuracy=correct / count)
 
@@ -156,6 +163,14 @@ def made_with(args: argparse.Namespace) -> dict[str, str | int | float | bool]:
     return made | ({"--validate": True} if args.validate else {})
 
 
+def _known(path: Path, nothing: Trials) -> Trials:
+    """Return the file's trainings, or none; refuse a file of others."""
+    found = trials.read(path) if path.exists() else nothing
+    if (found.plan, found.made) != (nothing.plan, nothing.made):
+        raise CommschedError(f"{path}: holds other trainings; give another file")
+    return found
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Train with the folds and seeds that the file lacks; rank 0 writes it after each training."""
     args = options().parse_args(words)
@@ -163,9 +178,8 @@ def main(words: Sequence[str] | None = None) -> None:
     comm = MPI.COMM_WORLD
     with errors_end_the_job(comm):
         plan = agree.on_all_ranks(lambda: read_plan(args.plan), comm)
-        known = Trials(plan=plan.hash, made=made_with(args))
-        if args.sweep.exists():
-            known = trials.read(args.sweep)
+        nothing = Trials(plan=plan.hash, made=made_with(args))
+        known = agree.on_all_ranks(lambda: _known(args.sweep, nothing), comm)
         there = {trial.key for trial in known.trials}
         for fold in range(args.folds):
             for seed in range(args.seeds):

@@ -15,7 +15,7 @@ from commsched.plan.model import Plan
 PRUNED = 0.9  # share of the parameters
 # Rings follow rank numbers; ranks are assigned to the nodes in turn.
 METHOD = "ring:ranks+fp16"
-SHALLOWEST, DEEPEST = 2, 32  # the paper prints messages and bubbles for both systems
+SHALLOWEST, DEEPEST = 2, 32  # the paper prints messages and bubbles for AxoNN and SAMO
 LIMIT = 15e9  # B of a GPU of 16 GB; assumption: 1 GB is for CUDA and NCCL
 SEQUENCE = 2048  # tokens
 # 1/s of Sputnik's kernels on a V100, in operations with kept weights: 27 % of 15.7e12 in float32.
