@@ -45,6 +45,17 @@ def same_bits(first, second):
     np.testing.assert_array_equal(first, second)
 
 
+def test_what_drives_exchanges_is_loaded_before_the_first():
+    pytest.importorskip("mpi4py", reason="needs commsched[mpi]")
+    code = (
+        "from commsched.run.engine.prepare import driver; driver();"
+        "from commsched.kernels.fast_exchange import drive;"
+        "print(len(drive.nopython_signatures))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
+
+
 @given(values=floats)
 def test_halves_are_the_same_words(switched, values):
     values = np.array(values, np.float32)

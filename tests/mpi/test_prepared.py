@@ -87,6 +87,19 @@ def test_a_step_of_dense_sums_makes_no_objects():
 
 
 @pytest.mark.skipif(not issubclass(driver(), Unlocked), reason="needs commsched[fast]")
+def test_no_exchange_waits_until_code_is_loaded():
+    from commsched.kernels import fast_exchange
+
+    for codec in ("dense", "fp16"):
+        schedule, _, held = endpoint("ring", codec)
+        again = prepared(schedule, held, WORLD, 7, PLAIN)
+        complete(again)
+        again.free()
+    kinds = len(fast_exchange.drive.nopython_signatures)  # that `driver` loads, and no other
+    together(["" if kinds == 1 else f"code for {kinds} kinds of arguments"])
+
+
+@pytest.mark.skipif(not issubclass(driver(), Unlocked), reason="needs commsched[fast]")
 def test_compiled_exchanges_go_on_while_python_holds_the_lock():
     schedule, values, held = endpoint("ring", "dense")
     values[:] = 1 + WORLD.rank
