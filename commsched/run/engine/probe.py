@@ -137,15 +137,25 @@ class Exchanges:
         self.group = Group(ranks=tuple(range(comm.size)), nodes=(0,) * comm.size)
         self.arena = arena
 
-    def seconds(self, collective: str, codec: Codec, numel: int, budget: float) -> float:
-        """Median s of an all-reduce of `numel` elements from a common start."""
+    def seconds(
+        self,
+        collective: str,
+        codec: Codec,
+        numel: int,
+        budget: float,
+        together: MPI.Intracomm | None = None,
+    ) -> float:
+        """Median s of an all-reduce of `numel` elements from a common start.
+
+        together: those who begin at once, other groups with their own all-reduce among them.
+        """
 
         def work() -> None:
             complete(start())
             self.arena.end()
 
         with self.beginner(collective, codec, numel) as start:
-            return median_seconds(self.comm, budget, work)
+            return median_seconds(together or self.comm, budget, work)
 
     @contextmanager
     def beginner(
@@ -176,9 +186,10 @@ class Exchanges:
         for each in made:
             each.free()
 
-    def ring(self, message: int, budget: float) -> float:
+    def ring(self, message: int, budget: float, together: MPI.Intracomm | None = None) -> float:
         """Median s of a ring whose every message has `message` bytes, without additions."""
-        return self.seconds("ring", Silent(), message // 4 * self.comm.size, budget)
+        numel = message // 4 * self.comm.size
+        return self.seconds("ring", Silent(), numel, budget, together)
 
     def without_rest(self, message: int) -> float:
         """Median s of such a ring right behind another one."""
