@@ -15,9 +15,11 @@ from commsched.planner.request import Request
 from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES
 from commsched.train.assignment import Assignment, Settings
+from commsched.train.forward_backward import ForwardBackward
 from commsched.train.optimizers import GROWTH, OPTIMIZERS, LossScale
 from commsched.train.profile import profile_net
 from commsched.train.registry import DATA, NETS
+from commsched.train.sample_order import batch_of
 from commsched.train.workers.learner import Learner
 from tests.support import strict_arrays
 from tests.support.small_plans import machine
@@ -290,3 +292,30 @@ def test_a_profile_knows_how_sparse_an_embeddings_gradient_is():
         assert float(law.after(ranks)) == pytest.approx(np.mean(hit), rel=0.1), ranks
     dense = profile_net(NETS["gpt:8:1:2:tied"], 4).tensors["embedding.bytes.weight"]
     assert dense.sparsity.law == "dense"
+
+
+def test_a_profile_knows_how_many_zeros_silent_units_leave():
+    """The densities of unions of batches, counted by another way through the same batches."""
+    net, batch = NETS["mlp"], 16
+    parameters, train = net.start(0), DATA[net.data](0).train
+    order = [batch_of(0, step, batch, len(train)) for step in range(16)]
+
+    def nonzero(chosen):
+        some = train.of(chosen)
+        walk = ForwardBackward(net, dict(parameters), some.inputs)
+        for i in range(len(net.layers)):
+            walk.forward(i)
+        walk.score(some.targets, 1.0 / some.targets.size)
+        back = [walk.backward(i) for i in reversed(range(len(net.layers)))]
+        return {name: values != 0 for found in back for name, values in found.items()}
+
+    seen = [nonzero(chosen) for chosen in order]
+    for name, tensor in profile_net(net, batch).tensors.items():
+        law, each = tensor.sparsity, np.array([one[name] for one in seen])
+        expected = [each.reshape(16 // k, k, -1).any(axis=1).mean() for k in (1, 2, 4, 8)]
+        if expected[0] < 31 / 32:
+            assert law.law == "curve"
+            np.testing.assert_allclose(law.after(np.array([1, 2, 4, 8])), expected, rtol=1e-6)
+        else:
+            assert law.law == "dense"
+    assert {t.sparsity.law for t in profile_net(net, batch).tensors.values()} == {"curve", "dense"}

@@ -4,6 +4,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,8 +17,13 @@ from commsched.net.compute import origin
 from commsched.net.graph import Layer, Net
 from commsched.net.load import on_machine
 from commsched.net.measured import Measured
+from commsched.program.model import Kind
+from commsched.program.registry import STRATEGIES
+from commsched.timeline.model import Span
+from commsched.train import load
 from tests.support.jobs import Job
 from tests.support.rank_server import on_ranks
+from tests.support.small_plans import graph
 
 SHARED = ((1.0, 12e9), (2.0, 10e9), (4.0, 6e9))
 
@@ -145,3 +151,24 @@ def test_a_profile_may_take_longer_than_its_timeout_because_each_step_is_progres
     with Job(2, [sys.executable, "-c", COUNTED]) as job:
         done = job.wait(60.0)
     assert done.status == 0, done.output
+
+
+def test_a_layer_of_a_profile_lasts_until_the_next_one_begins() -> None:
+    """Of a step, all but the wait for the exchange belongs to a layer, the update or the pause."""
+    plan = load._alone(graph([8, 8, 8]), "momentum")
+    ops = [
+        op
+        for op in STRATEGIES[plan.strategy].lower(plan, 0, {}).role_of(0).ops
+        if op.stream == "compute"
+    ]
+    lasts, gap, wait, pause, spans, moment = 2e-3, 1e-3, 7e-3, 5e-3, [], 0.0
+    for step in range(load.WARM + 2):
+        for op in ops:
+            moment += wait if op.kind is Kind.APPLY else gap * (op is not ops[0])
+            spans.append(Span(0, "compute", op.name, step, moment, moment + lasts, 0.0, 0))
+            moment += lasts
+        moment += pause
+    found = load._seconds_of(plan, spans, 1, np.median)
+    layers = [lasts + gap] * 6
+    layers[3] = lasts  # the last that is computed: the first layer's backward pass
+    np.testing.assert_allclose(found, [*layers, lasts, pause], rtol=1e-9)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import numpy as np
 from mpi4py import MPI
@@ -156,12 +157,16 @@ class _LonelyTraining:
 
 
 def _seconds_of(plan: Plan, spans: list[Span], steps: int, middle: Middle) -> Floats:
-    """Return the seconds of each operation of the compute stream, and of what is between steps."""
+    """Return the seconds of each operation of the compute stream, and of what is between steps.
+
+    A layer lasts until the next one begins: what the loop does between them is the rank's work.
+    """
     layers = {layer.name: i for i, layer in enumerate(plan.net.layers)}
+    apply = 2 * len(layers)  # its column
 
     def column(op: Op) -> int:
         if op.kind is Kind.APPLY:
-            return 2 * len(layers)
+            return apply
         assert op.turn is not None, op
         return layers[op.layer] + len(layers) * op.turn.backward
 
@@ -169,11 +174,13 @@ def _seconds_of(plan: Plan, spans: list[Span], steps: int, middle: Middle) -> Fl
     columns = {op.name: column(op) for op in ops if op.stream == "compute"}
     seconds = np.zeros((max(span.step for span in spans) + 1, 2 * len(layers) + 2))
     begun, ended = np.full(len(seconds), np.inf), np.zeros(len(seconds))
-    for span in spans:
-        if span.stream == "compute":
-            seconds[span.step, columns[span.name]] += span.end - span.start
-            begun[span.step] = min(begun[span.step], span.start)
-            ended[span.step] = max(ended[span.step], span.end)
+    computed = sorted((s for s in spans if s.stream == "compute"), key=lambda span: span.start)
+    for span, following in zip_longest(computed, computed[1:]):
+        follows = following is not None and following.step == span.step
+        end = following.start if follows and columns[following.name] < apply else span.end
+        seconds[span.step, columns[span.name]] += end - span.start
+        begun[span.step] = min(begun[span.step], span.start)
+        ended[span.step] = max(ended[span.step], span.end)
     seconds[:-1, -1] = begun[1:] - ended[:-1]
     found: Floats = middle(seconds[WARM : WARM + steps], axis=0)
     return np.maximum(found, 0.0)

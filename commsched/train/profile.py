@@ -12,7 +12,7 @@ from commsched.arrays import Array
 from commsched.net.experts import Experts
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.measured import PROCESSOR, Measured
-from commsched.net.rows import fit_rows
+from commsched.net.rows import Nonzeros
 from commsched.net.sparsity import DENSE
 from commsched.train.forward_backward import ForwardBackward
 from commsched.train.layers.layer import Kept, TrainableLayer, TrainableNet, as_float16
@@ -32,7 +32,7 @@ class Seen:
     activation: list[int] = field(default_factory=list)  # B of each layer
     output: list[int] = field(default_factory=list)  # B of each layer
     experts: dict[int, list[Experts]] = field(default_factory=dict)  # layer -> of each batch
-    rows: dict[str, list[Array]] = field(default_factory=dict)  # tensor -> rows that were hit
+    nonzeros: dict[str, Nonzeros] = field(default_factory=dict)  # of each tensor's gradients
 
 
 def profile_net(
@@ -48,10 +48,8 @@ def profile_net(
 
     Arrays are of `module`; `settled` waits until all work queued on its device is done.
 
-    Seconds are medians on this machine, in this process. If a batch reads less than half of a
-    matrix's rows, the gradient gets a Zipf law with the measured density, and with the exponent
-    whose union of 2, 4 and 8 batches is nearest to the measured union. With `half` layers compute
-    in 16 bits.
+    Seconds are medians on this machine, in this process. Gradients get the law of their non-zeros
+    in these batches. With `half` layers compute in 16 bits.
     """
     train = DATA[net.data](fold).train
     check_batch(batch, len(train), 1)
@@ -102,7 +100,7 @@ def _layers(net: TrainableNet, seen: Seen, half: bool) -> list[Layer]:
             Tensor(
                 name=name,
                 shape=start.shape,
-                sparsity=DENSE if experts else fit_rows(seen.rows[name]),
+                sparsity=DENSE if experts else seen.nonzeros[name].law(),
                 axis=-1 if start.cut is None else start.cut.axis,
             )
             for name, start in layer.tensors.items()
@@ -162,8 +160,7 @@ def _time_batch(
         settled()
         took[i] = time.perf_counter() - begun
         for name, gradient in found.items():
-            hit = gradient.reshape(len(gradient), -1).any(axis=1)
-            seen.rows.setdefault(name, []).append(hit if isinstance(hit, np.ndarray) else hit.get())
+            seen.nonzeros.setdefault(name, Nonzeros()).add(gradient != 0)
     seen.backward.append([took[i] for i in places])
 
 

@@ -10,6 +10,7 @@ from commsched.lab.convergence.tables import DENSE, SELECTED, TABLES, UNPRUNED, 
 from commsched.machine import file as machine_file
 from commsched.machine.model import resized
 from commsched.net.graph import Layer, Net
+from commsched.net.sparsity import Sparsity
 from commsched.plan.model import Param, Plan
 from commsched.planner.fixed_method import given
 from commsched.planner.make_plan import make_plan
@@ -281,19 +282,21 @@ def parts_of(case: Case, ranks: int) -> int:
 
 
 def net_of(case: Case, net: CaseNet, ranks: int) -> Net:
-    """Return the net with densities of real gradients, and seconds in proportion to its tensors.
+    """Return the net with the rows that real batches read, and seconds by the sizes of tensors.
 
-    Forward takes 1 s per element that a batch touches, backward BACKWARD s; see `step_times`.
+    Forward takes 1 s per element that a batch touches, backward BACKWARD s; see `step_times`. Which
+    other gradients are zero depends on the last bits, and so on the machine: they count as dense.
     """
     half = case.strategy == "samo"  # its messages are float16
     found = profile_net(NETS[net.name], net.batch // parts_of(case, ranks), half=half)
 
-    def work(layer: Layer) -> float:
-        return 1.0 + sum(t.numel * t.sparsity.density for t in layer.tensors)
+    def timed(layer: Layer) -> Layer:
+        laws = [t.sparsity if t.sparsity.law == "zipf" else Sparsity() for t in layer.tensors]
+        pairs = list(zip(layer.tensors, laws, strict=True))
+        work = 1.0 + sum(tensor.numel * law.density for tensor, law in pairs)
+        tensors = tuple(replace(tensor, sparsity=law) for tensor, law in pairs)
+        return replace(layer, tensors=tensors, forward=work, backward=BACKWARD * work)
 
-    layers = tuple(
-        replace(layer, forward=work(layer), backward=BACKWARD * work(layer))
-        for layer in found.layers
-    )
+    layers = tuple(timed(layer) for layer in found.layers)
     source = "densities of real batches; seconds by sizes"
     return replace(found, layers=layers, measured=None, source=source)
