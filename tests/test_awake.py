@@ -7,6 +7,8 @@ import pytest
 
 from commsched.net.measured import PROCESSOR, Measured
 from commsched.program.model import Kind
+from commsched.program.parts import IDLE
+from commsched.simulate.clocks import RESTED, Waking
 from commsched.simulate.engine import simulate
 from tests.support.small_plans import graph, machine, plan
 
@@ -80,3 +82,33 @@ def test_only_exchanges_that_wake_a_thread_up_take_processor_time_for_it(awake):
         on = replace(machine(2, 1), startup=1e-6, cores=1, awake=awake, dispatch=dispatch)
         ends.append(simulate(plan(net, on, ["ring+dense"]), 1).timeline().end.max())
     assert ends[1] - ends[0] == pytest.approx(1e-3, rel=0.15)  # the first one does
+
+
+def asleep(slept: float, cooling: float) -> float:
+    on = replace(waking(0.0), cooling=cooling)
+    law = Waking.of(on, IDLE)
+    assert law is not None
+    return float(law.asleep(slept))
+
+
+@pytest.mark.parametrize("cooling", [0.0, 1e-6, 1e-3, 1.0])
+def test_a_thread_is_the_colder_the_longer_it_sleeps_up_to_a_long_sleep(cooling):
+    times = [0.0, 1e-4, 1e-3, RESTED, 1.0, np.inf]
+    found = [asleep(slept, cooling) for slept in times]
+    assert found == sorted(found)
+    assert (found[0], *found[3:]) == (0.0, 1.0, 1.0, 1.0)
+    if not cooling:
+        assert found[1] == 1.0
+    else:  # Michaelis and Menten's law, 1 at RESTED
+        most = (RESTED + cooling) / RESTED
+        assert found[2] == pytest.approx(most * 1e-3 / (1e-3 + cooling))
+
+
+@pytest.mark.parametrize("apart", [5e-4, 2e-3, 1.0])
+def test_an_exchange_soon_after_another_takes_a_part_of_waking_up(apart):
+    machines = waking(1.0), replace(waking(AWAKE), cooling=2e-3)
+    whole, part = (spans(apart, Kind.EXCHANGE, on)[..., 0] for on in machines)
+    slept = part[1:, 0] - part[:-1, 1]
+    share = [AWAKE + (1 - AWAKE) * asleep(float(each), 2e-3) for each in slept]
+    saved = (whole[:, 1] - whole[:, 0] - part[:, 1] + part[:, 0])[1:]
+    np.testing.assert_allclose(saved, STARTUP * (1 - np.array(share)), rtol=1e-6, atol=1e-12)

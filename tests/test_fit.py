@@ -5,10 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from commsched.calibrate import back_to_back, workload
+from commsched.calibrate import short_sleeps, workload
 from commsched.calibrate.cell_times import predict
 from commsched.calibrate.fit import FACTORS, adjusted, fit, matters
 from commsched.cost.least_squares import NOISE
+from commsched.program.model import Kind
+from commsched.program.parts import IDLE
+from commsched.simulate.clocks import Waking
 from commsched.simulate.engine import simulate
 from tests.support.small_plans import machine
 
@@ -48,7 +51,46 @@ def test_the_fit_finds_what_a_machine_was_off_by():
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_the_share_of_the_start_up_is_the_one_with_which_exchanges_follow_as_measured(share):
     right = replace(machine(2, 2), startup=2e-4, awake=share)
-    (first, *_, last) = back_to_back.exchanges(right)
-    behind = (last.end.max() - first.end.max()) / (back_to_back.BUCKETS - 1)
-    found = back_to_back.awake(replace(right, awake=0.5), behind)
+    placed = simulate(short_sleeps.make_plan(right), 1).placed
+    ends = [one.end.max() for one in placed if one.op.kind is Kind.EXCHANGE]
+    behind = (ends[-1] - ends[0]) / (short_sleeps.BUCKETS - 1)
+    found = short_sleeps.awake(replace(right, awake=0.5), behind)
     assert found == pytest.approx(share, abs=1e-6)
+
+
+@pytest.mark.parametrize("cooling", [0.0, 5e-4, 1e-2])
+def test_threads_cool_down_as_slowly_as_lets_exchanges_take_what_was_measured(cooling):
+    right = replace(machine(2, 2), startup=2e-4, handover=5e-5, awake=0.1, cooling=cooling)
+    placed = simulate(short_sleeps.make_plan(right, short_sleeps.SOON), 1).placed
+    starts = [one.start.max() for one in placed if one.op.kind is Kind.ENCODE]
+    ends = [one.end.max() for one in placed if one.op.kind is Kind.EXCHANGE]
+    soon = float(np.mean(np.subtract(ends, starts)[1:]))
+    found = short_sleeps.cooling(replace(right, cooling=1.0), soon)
+    assert found == pytest.approx(cooling, rel=1e-3)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("cooling", [5e-4, 1e-2])
+def test_the_share_of_a_hand_over_is_the_one_with_which_it_takes_what_was_measured(share, cooling):
+    right = replace(machine(2, 2), handover=5e-5, handover_awake=share, awake=0.1, cooling=cooling)
+    law = Waking.of(right, IDLE)
+    soon = right.handover * law.handed_over(law.asleep(short_sleeps.SOON))
+    found = short_sleeps.handover_awake(replace(right, handover_awake=1.0), soon)
+    assert found == pytest.approx(share)
+
+
+def test_hand_overs_are_the_shorter_the_less_a_thread_has_slept():
+    """With any draw, a hand-over in the row of buckets is that share of a whole one."""
+    whole = replace(machine(2, 2), handover=5e-5, awake=0.5, cooling=2e-3)
+    gaps = []
+    for on in (whole, replace(whole, handover_awake=0.2)):
+        placed = simulate(short_sleeps.make_plan(on, short_sleeps.SOON), 1).placed
+        sent, decoded = (
+            [one for one in placed if one.op.kind is kind] for kind in (Kind.EXCHANGE, Kind.DECODE)
+        )
+        late = [d.start - s.end for s, d in zip(sent, decoded, strict=True)]
+        slept = [s.end - d.end for s, d in zip(sent[1:], decoded, strict=False)]
+        gaps.append((np.array(late[1:]), np.array(slept)))
+    (full, _), (part, slept) = gaps
+    law = Waking.of(replace(whole, handover_awake=0.2), IDLE)
+    np.testing.assert_allclose(part, full * law.handed_over(law.asleep(slept)), rtol=1e-6)

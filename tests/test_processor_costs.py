@@ -7,9 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.calibrate import workload
+from commsched.calibrate import short_sleeps, workload
 from commsched.calibrate.cell_times import kinds_of, predict
 from commsched.calibrate.processor_costs import with_processor_costs
+from commsched.calibrate.short_sleeps import Short
+from commsched.cost.chain import messages_of_a_rank
+from commsched.exchange.method import resolved
+from commsched.exchange.registry import phases_of
 from commsched.machine.relink import relinked
 from commsched.net.measured import PROCESSOR, Measured
 from commsched.program.model import Kind
@@ -52,7 +56,14 @@ def test_the_costs_of_exchanges_are_found_in_what_the_simulator_charges(
     # `dispatched` has the exchanges in the order in which they are placed, as the plan has them.
     charged += [taken.mean() for _, _, taken in last.dispatched]
     unknown = replace(made, machine=replace(machine(2, 2), cores=2))
-    found = with_processor_costs([unknown], [times._replace(processor=charged)])
+    phase = resolved(phases_of(short_sleeps.make_plan(right), 0)[0])
+    messages = messages_of_a_rank(phase.schedule, phase.payload, right, right.everyone)
+    taken = message * messages + busy * 1e-4
+    short = (
+        Short(1e-4, taken, 0.0),
+        Short(1e-4, dispatch + taken, 0.0),
+    )  # it does not cool down slowly
+    found = with_processor_costs([unknown], [times._replace(processor=charged)], short)
     assert found.dispatch == pytest.approx(dispatch, rel=0.1)
     assert found.between.busy == found.inside.busy == pytest.approx(busy, rel=0.1)
     assert found.message == pytest.approx(message, rel=0.1, abs=2e-6)

@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-from commsched.calibrate import back_to_back, coding, exercise, links, stalls, traits, workload
+from commsched.calibrate import coding, exercise, links, short_sleeps, stalls, traits, workload
 from commsched.calibrate.cell_times import CellTimes, predict
 from commsched.calibrate.fit import fit
 from commsched.calibrate.processor_costs import with_processor_costs
+from commsched.calibrate.short_sleeps import Short
 from commsched.calibrate.workload import WorkloadCell
 from commsched.exchange.pair import LIBRARY
 from commsched.machine import file as machine_file
@@ -67,10 +68,13 @@ def calibrate(
     agree.check_plan(plan, comm)
     plans = [plan, workload.computing(plan)] if place is ON_HOST else [plan]
     times = exercise.measure(comm, plans, seconds * EXERCISE, timeout, place)
-    behind = back_to_back.measure(comm, machine, timeout, place)
+    behind, soon = (
+        short_sleeps.measure(comm, machine, timeout, place, apart)
+        for apart in (0.0, short_sleeps.SOON)
+    )
     progress("fitting", 1.0)
     if comm.rank == 0:
-        machine = _fitted(plans, cells, times, behind, lambda: progress("fitting", 1.0))
+        machine = _fitted(plans, cells, times, (behind, soon), lambda: progress("fitting", 1.0))
     sleeping_barrier(comm)
     machine = replace(
         machine,
@@ -151,7 +155,7 @@ def _fitted(
     plans: list[Plan],
     cells: list[WorkloadCell],
     times: list[CellTimes],
-    behind: float,
+    short: tuple[Short, Short],
     beat: Callable[[], None],
 ) -> Machine:
     """Return the machine whose simulation is nearest to the measured times."""
@@ -163,8 +167,14 @@ def _fitted(
     for plan, real in zip(plans, times, strict=True):
         machine = fit(replace(plan, machine=machine), real, ~held, beat)
         if plan is plans[0]:
-            machine = with_processor_costs([replace(one, machine=machine) for one in plans], times)
-            machine = replace(machine, awake=back_to_back.awake(machine, behind))
+            behind, soon = short
+            machine = replace(machine, awake=short_sleeps.awake(machine, behind.seconds))
+            machine = replace(machine, cooling=short_sleeps.cooling(machine, soon.seconds))
+            late = replace(machine, handover=real.handover)
+            share = short_sleeps.handover_awake(late, soon.handover)
+            machine = replace(machine, handover_awake=share)
+            on_it = [replace(one, machine=machine) for one in plans]
+            machine = with_processor_costs(on_it, times, short)
     found = []
     for plan, real in zip(plans, times, strict=True):
         predicted = predict(replace(plan, machine=machine))

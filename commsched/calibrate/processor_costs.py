@@ -8,6 +8,7 @@ import numpy as np
 
 from commsched.arrays import Floats
 from commsched.calibrate.cell_times import TINY, CellTimes, kinds_of
+from commsched.calibrate.short_sleeps import SOON, Short, make_plan
 from commsched.cost.chain import messages_of_a_rank
 from commsched.cost.least_squares import least_squares
 from commsched.exchange.method import resolved
@@ -17,6 +18,7 @@ from commsched.machine.relink import relinked
 from commsched.plan.model import Plan
 from commsched.program.model import Kind
 from commsched.simulate.breakdown import coding_seconds, makeups, waiting_seconds
+from commsched.simulate.clocks import Waking
 from commsched.simulate.engine import simulate
 
 # s of a core per exchange and per message, and the share of a core while an exchange waits: where
@@ -24,7 +26,9 @@ from commsched.simulate.engine import simulate
 START, DOUBT = np.array([3e-4, 3e-5, 0.2]), np.full(3, 3.0)
 
 
-def with_processor_costs(plans: Sequence[Plan], times: Sequence[CellTimes]) -> Machine:
+def with_processor_costs(
+    plans: Sequence[Plan], times: Sequence[CellTimes], short: tuple[Short, Short]
+) -> Machine:
     """Return the machine of the last plan with `cold`, `dispatch`, `message`, and links' `busy`.
 
     The plans differ in whether ranks compute on cores. An exchange that lasts for measured seconds
@@ -32,18 +36,21 @@ def with_processor_costs(plans: Sequence[Plan], times: Sequence[CellTimes]) -> M
 
         dispatch + message * messages + busy * seconds of waiting + its own coding
 
-    and `cold` more on a rank that computes: by so much coding takes longer there.
+    and `cold` more on a rank that computes: by so much coding takes longer there. short: exchanges
+    behind each other, which take no `dispatch`, and soon after another, which take a part of it.
     """
     machine = plans[-1].machine
     cold = max(times[-1].coding - times[0].coding, 0.0)
     parts = [_Known.of(plan, each, cold) for plan, each in zip(plans, times, strict=True)]
-    known, messages, waiting, taken = (
+    parts += [_Known.short(plans[0], *one) for one in zip(short, (0.0, SOON), strict=True)]
+    known, messages, waiting, taken, asleep = (
         np.concatenate(column) for column in zip(*parts, strict=True)
     )
 
     def errors(logs: Floats) -> Floats:
         dispatch, message, busy = START * np.exp(logs)
-        found: Floats = np.log((known + dispatch + message * messages + busy * waiting) / taken)
+        own = known + dispatch * asleep + message * messages + busy * waiting
+        found: Floats = np.log(own / taken)
         return found
 
     dispatch, message, busy = (START * np.exp(least_squares(errors, DOUBT))).tolist()
@@ -62,6 +69,7 @@ class _Known(NamedTuple):
     messages: Floats  # that a rank sends and receives
     waiting: Floats  # s
     taken: Floats  # s of a core, measured
+    asleep: Floats  # the share of waking up for which its thread has slept
 
     @classmethod
     def of(cls, plan: Plan, measured: CellTimes, cold: float) -> "_Known":
@@ -81,4 +89,16 @@ class _Known(NamedTuple):
             messages=np.array(messages),
             waiting=waiting_seconds(measured.exchange, coded, machine),
             taken=np.maximum(measured.processor, TINY),
+            asleep=np.ones(len(phases)),
         )
+
+    @classmethod
+    def short(cls, plan: Plan, measured: Short, slept: float) -> "_Known":
+        """Return what is known of an exchange whose thread has slept for `slept` s."""
+        machine, everyone = plan.machine, plan.machine.everyone
+        phase = resolved(phases_of(make_plan(machine), 0)[0])
+        messages = messages_of_a_rank(phase.schedule, phase.payload, machine, everyone)
+        law = Waking(machine.awake, gather=0.0, startup=0.0, cooling=machine.cooling)
+        asleep = law.asleep(slept)
+        found = 0.0, messages, measured.seconds, max(measured.processor, TINY), asleep
+        return cls(*(np.array([each], np.float64) for each in found))

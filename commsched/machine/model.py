@@ -207,7 +207,12 @@ class Machine:
     # What an operation takes of `startup` and of a bucket's `fixed_gather`, as a share, if its
     # thread is still busy when it is ready, so that it need not wake up.
     awake: Annotated[Rounded, PROPORTION] = 1.0
+    # How long a thread sleeps until waking up takes half of what it takes after a very long sleep;
+    # 0: every sleep is a long one. The other numbers hold after a sleep of 5 ms.
+    cooling: Delay = 0.0
     handover: Delay = 0.0  # mean until another thread of the rank takes up a ready operation
+    # What a thread takes of it, as a share, that has hardly slept.
+    handover_awake: Annotated[Rounded, PROPORTION] = 1.0
     handover_computing: Delay = 0.0  # mean besides, if the rank computes on a core
     # Seconds of bytes that a port to other nodes lets through at once after a rest.
     burst: Annotated[Delay, WRITTEN] = 0.0

@@ -10,6 +10,8 @@ from commsched.arrays import Bools, Times
 from commsched.machine.model import Machine
 from commsched.program.parts import CodingTime
 
+RESTED = 5e-3  # s, a long sleep, as threads have between exchanges of a calibration
+
 
 def latest(one: Times, other: Times | float) -> Times:
     """Return the later of two times; numbers take a fifth of the time of arrays of one element."""
@@ -32,17 +34,45 @@ class Waking(NamedTuple):
     share: float  # of these seconds that a thread takes which is awake
     gather: float  # s, to gather a bucket of any size
     startup: float  # s, of an exchange
+    cold: float = 0.0  # s, of any coding
+    cooling: float = 0.0  # s, see `asleep`
+    handover: float = 1.0  # the share of a hand-over that a thread takes which is awake
 
     @classmethod
     def of(cls, machine: Machine, coding: CodingTime) -> "Waking | None":
         """Return what waking up takes on a machine; None: nothing."""
         if machine.awake == 1.0 and not machine.dispatch:
             return None
-        return cls(machine.awake, machine.device.fixed_gather * coding.alone, machine.startup)
+        gather, cold = machine.device.fixed_gather * coding.alone, coding.cold * coding.alone
+        shares = machine.cooling, machine.handover_awake
+        return cls(machine.awake, gather, machine.startup, cold, *shares)
 
-    def saved(self, seconds: Times, waking: float) -> Any:
-        """Return the s, of up to `waking` of an operation's, that it takes less if awake."""
-        return (1.0 - self.share) * np.minimum(seconds, waking)
+    def asleep(self, slept: Times) -> Any:
+        """Return the share of waking up that a sleep of t s makes necessary.
+
+            t (r + c) / (r (t + c)), 1 from r = RESTED s on; c = `cooling`
+
+        The longer a thread sleeps, the less of what it needs is in the caches.
+        """
+        if isinstance(slept, float):
+            rest: Any = min(slept, RESTED)
+        else:
+            rest = np.minimum(slept, RESTED)
+        if not self.cooling:
+            return where(rest > 0.0, 1.0, 0.0)
+        return rest * (RESTED + self.cooling) / (RESTED * (rest + self.cooling))
+
+    def taken(self, asleep: Any) -> Any:
+        """Return the share of these seconds that a thread takes which has slept."""
+        return self.share + (1.0 - self.share) * asleep
+
+    def handed_over(self, asleep: Any) -> Any:
+        """Return the share of a hand-over that a thread takes which has slept."""
+        return self.handover + (1.0 - self.handover) * asleep
+
+    def saved(self, seconds: Times, waking: float, asleep: Any) -> Any:
+        """Return the s, of up to `waking` of an operation's, that it takes less."""
+        return (1.0 - self.taken(asleep)) * np.minimum(seconds, waking)
 
 
 class Clocks:
@@ -81,9 +111,12 @@ class Clocks:
             return ready + heard
         return ready + heard * where(ready < self.free["compute"], self._beside, 1.0)
 
-    def awake(self, stream: str, ready: Times) -> Any:
-        """Tell whether a stream is busy until an operation is ready: it need not wake up."""
-        return ready <= self.free[stream]
+    def asleep(self, stream: str, ready: Times) -> Any:
+        """Return `Waking.asleep` of a stream's thread when an operation is ready."""
+        assert self._waking is not None
+        free = self.free[stream]
+        sleeps = ready > free
+        return self._waking.asleep(where(sleeps, ready, 0.0) - where(sleeps, free, 0.0))
 
     def exchange(
         self, stream: str, start: Times, end: Times, within: float = 0.0, late: Times | float = 0.0
@@ -102,8 +135,8 @@ class Clocks:
     def start(self, stream: str, ready: Times, seconds: Times, late: Times | float = 0.0) -> Times:
         """Place an exchange of some seconds that is ready on all ranks; return its end."""
         if self._waking:
-            saved = self._waking.saved(seconds, self._waking.startup)
-            seconds = seconds - where(self.awake(stream, ready), saved, 0.0)
+            asleep = self.asleep(stream, ready)
+            seconds = seconds - self._waking.saved(seconds, self._waking.startup, asleep)
         start = self.begin(stream, ready)
         return self.exchange(stream, start, start + seconds, late=late)
 
@@ -123,14 +156,18 @@ class Clocks:
         bucket is gathered before it is encoded.
         """
         encode, exchange, decode = seconds
-        if gathers and self._waking:
-            saved = self._waking.saved(encode, self._waking.gather)
-            encode = encode - where(self.awake("encode", ready), saved, 0.0)
-        encoded = self.free["encode"] = self.begin("encode", ready) + encode
+        encoded = self._coded("encode", ready, encode, gathers)
         exchanged = self.start("exchange", self.taken_up(encoded, all_heard), exchange, late)
-        begins = self.begin("decode", self.taken_up(exchanged, heard))
-        decoded = self.free["decode"] = begins + decode
+        decoded: Times = self._coded("decode", self.taken_up(exchanged, heard), decode)
         return decoded
+
+    def _coded(self, stream: str, ready: Times, seconds: Times, gathers: bool = False) -> Any:
+        """Place an encode or decode; return its end."""
+        if self._waking and (gathers or self._waking.cold):
+            waking = self._waking.cold + gathers * self._waking.gather
+            seconds = seconds - self._waking.saved(seconds, waking, self.asleep(stream, ready))
+        end = self.free[stream] = self.begin(stream, ready) + seconds
+        return end
 
 
 def under_compute(

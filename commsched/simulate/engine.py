@@ -225,6 +225,8 @@ class _Simulation:
         if self.handover and any(self.stream.get((role, key[2])) != op.stream for key in keys):
             computing = self.plan.net.occupies_cores & (clocks.free["compute"] > ready)
             mean = machine.handover + machine.handover_computing * computing
+            if self.waking:
+                mean = mean * self.waking.handed_over(clocks.asleep(op.stream, ready))
             later = ready + mean * self.draws.handover(self.plan, role, step, ranks, op.name)
             ready = np.where(ready > clocks.free[op.stream], later, ready)
         return clocks.begin(op.stream, ready)
@@ -240,9 +242,10 @@ class _Simulation:
             factor = self.draws.coding(self.plan, role, step, ranks, op.name)
             alone, gathers = self._coding(op, step)
             taken = np.full(len(ranks), alone)
-            if self.waking and gathers:
-                awake = self.clocks[role].awake(op.stream, ready)
-                taken -= np.where(awake, self.waking.saved(taken, self.waking.gather), 0.0)
+            if self.waking:
+                waking = self.waking.cold + gathers * self.waking.gather
+                asleep = self.clocks[role].asleep(op.stream, ready)
+                taken -= self.waking.saved(taken, waking, asleep)
             seconds, demand = factor * taken, 1.0
         codes = op.kind not in (Kind.COMPUTE, Kind.APPLY)
         seconds = self.sharing.seconds(
@@ -274,7 +277,7 @@ class _Simulation:
         teams = teams_of(self.plan, op.launch, op.team)
         start = np.full(machine.size, np.nan)
         rest = np.full(machine.size, np.inf)  # before the first exchange: long
-        awake = np.zeros(machine.size, np.bool_)
+        asleep = np.ones(machine.size)
         every = zip(roles, ops, ready, strict=True)
         starts = [self._start(role, step, own, there) for role, own, there in every]
         # A vote is taken before it is exchanged, maybe of a bucket that is gathered first.
@@ -287,7 +290,7 @@ class _Simulation:
             )
             rest[ranks] = np.where(sent_before > 0.0, start[ranks] - sent_before, np.inf)
             if self.waking:
-                awake[ranks] = self.clocks[role].awake(stream, there)
+                asleep[ranks] = self.clocks[role].asleep(stream, there)
         cold = self.coding_time.cold * machine.alone
         count = sum(len(self.ranks[role]) for role in roles)
         if count != teams.ranks.size or np.isnan(start[teams.ranks]).any():
@@ -302,8 +305,9 @@ class _Simulation:
         saved = np.zeros(len(start))
         if self.waking:  # all wait for one that sleeps
             lasts = end[teams.ranks] - start[teams.ranks].max(axis=1, keepdims=True)
-            less = self.waking.saved(np.maximum(lasts, 0.0), self.waking.startup)
-            saved[teams.ranks] = less * awake[teams.ranks].all(axis=1, keepdims=True)
+            most = asleep[teams.ranks].max(axis=1, keepdims=True)
+            less = self.waking.saved(np.maximum(lasts, 0.0), self.waking.startup, most)
+            saved[teams.ranks] = less
         rows = np.arange(len(teams.ranks))
         latest = teams.ranks[rows, start[teams.ranks].argmax(axis=1)]
         last[teams.ranks] = latest[:, np.newaxis]
@@ -322,9 +326,10 @@ class _Simulation:
             lasts = np.maximum(ends - begun, taken)
             demand = round(taken.sum() / lasts.sum() / GRAIN) * GRAIN if taken.any() else 0.0
             ends = begun + self.sharing.seconds(key, stream, begun, lasts, demand)
-            woken = np.where(awake[ranks], 0.0, machine.dispatch + cold)
+            woken = asleep[ranks] * (machine.dispatch + cold)
             self.sharing.dispatched.append((role, begun, woken + work.handled))
-            self.sharing.interrupted(role, begun, ends, self.exchanges.link(teams).interrupts)
+            interrupts = self.exchanges.interrupts(teams, float(found.sent.mean()), ends - begun)
+            self.sharing.interrupted(role, begun, ends, interrupts)
             clocks.free[stream] = ends
             self.sent[role, stream] = ends
             self._note(role, step, own, PlacedAlone(begins, ends, sent[ranks], last[ranks]))

@@ -24,6 +24,7 @@ from commsched.simulate.team_exchange import (
 )
 
 GRAIN = 1 / 16  # cores: demands of exchanges that differ less count as equal
+TINY = 1e-12  # s
 SAME = 1e-11  # s: starts that differ less count as equal when an exchange is looked up
 
 # An exchange and how its ranks start one after the other -> ends from the first start on, B sent.
@@ -103,6 +104,19 @@ class ExchangeCosts:
         machine = self.plan.machine
         apart = len(set(np.array(machine.node_of_rank)[teams.ranks[0]].tolist())) > 1
         return machine.between if apart else machine.inside
+
+    def interrupts(self, teams: ExchangeTeams, sent: float, lasts: Floats) -> float:
+        """Return the cores that an exchange's packets take of each rank, which sends `sent` B.
+
+        As many as its link says if they fill its share of the port all the while.
+        """
+        machine, link = self.plan.machine, self.link(teams)
+        per_byte = link.per_byte
+        if machine.nic is not None:
+            share = max(machine.ranks_of_node) / machine.nic.per_node
+            per_byte = max(per_byte, machine.nic.per_byte * share)
+        filled = sent * per_byte / max(float(lasts.mean()), TINY)
+        return link.interrupts * min(filled, 1.0)
 
     def played(
         self, op: Op, step: int, teams: ExchangeTeams, start: Floats, rest: Floats

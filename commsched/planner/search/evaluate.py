@@ -25,13 +25,13 @@ BATCH = 4096  # candidates whose clocks fit the cache
 class _Counting(Clocks):
     """Counts exchanges whose thread was asleep."""
 
-    woken: Any = 0
+    woken: Any = 0.0
 
-    def awake(self, stream: str, ready: Any) -> Any:
-        awake = super().awake(stream, ready)
+    def asleep(self, stream: str, ready: Any) -> Any:
+        asleep = super().asleep(stream, ready)
         if stream == "exchange":
-            self.woken = self.woken + np.logical_not(awake)
-        return awake
+            self.woken = self.woken + asleep
+        return asleep
 
 
 AnyClocks = TypeVar("AnyClocks", bound=Clocks)

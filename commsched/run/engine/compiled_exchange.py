@@ -39,8 +39,8 @@ CALLS = _functions()
 
 def load() -> None:
     """Load what drives exchanges and what loads any kernel, which takes 0.3 s: drive no moves."""
-    tables = (np.zeros(shape, np.int64) for shape in ((0, 2), (0, 7), 7))
-    fast.drive(CALLS, *tables, AHEAD, AT_ONCE, 0.0, NEVER)
+    sends, receives, at = (np.zeros(shape, np.int64) for shape in ((0, 2), (0, 7), 7))
+    fast.drive(CALLS, sends, receives, at, AHEAD, AT_ONCE, 0.0, NEVER)
 
 
 class CompiledExchange(Prepared, Unlocked):

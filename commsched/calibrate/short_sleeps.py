@@ -1,0 +1,151 @@
+"""Measure exchanges whose threads have hardly slept: behind each other, and soon after another."""
+
+import threading
+import time
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from commsched.arrays import Floats
+from commsched.calibrate.exercise import mean_handover, run
+from commsched.calibrate.workload import RING, SMALL, WARM, plan_of
+from commsched.machine.model import Machine
+from commsched.net.graph import Layer, Tensor
+from commsched.plan.model import Plan
+from commsched.program.model import Kind
+from commsched.program.registry import STRATEGIES
+from commsched.run.engine.recorder import Recorder
+from commsched.run.job import agree
+from commsched.run.wire.placement import Placement
+from commsched.simulate.clocks import Waking
+from commsched.simulate.engine import simulate
+from commsched.timeline.model import Span
+
+BUCKETS = 16  # of SMALL bytes
+STEPS = 12  # counted ones
+PAUSE = 5e-3  # s of compute before the first of them
+SOON = 5e-4  # s of compute before each other one
+MOST, HALVINGS = 1.0, 16  # s, the slowest cooling that is looked for, and in how many steps
+
+
+class Short(NamedTuple):
+    """What an exchange takes whose threads have hardly slept."""
+
+    seconds: float
+    processor: float  # s of a rank's cores, without coding
+    handover: float  # s, the mean until its result is decoded
+
+
+def make_plan(machine: Machine, apart: float = 0.0) -> Plan:
+    """Plan buckets that are ready at once, or `apart` s after each other."""
+    tensors = [Tensor(name=f"t{k}", shape=(SMALL // 4,)) for k in range(BUCKETS)]
+    groups = [(tensor,) for tensor in tensors] if apart else [tuple(tensors)]
+    layers = tuple(
+        Layer(
+            name=f"layer{k}",
+            after=(f"layer{k - 1}",) if k else (),
+            forward=0.0,
+            backward=apart if k < len(groups) - 1 else PAUSE,
+            tensors=tensors_of,
+        )
+        for k, tensors_of in enumerate(reversed(groups))
+    )
+    exchanges = [(t, layer.name, RING) for layer in reversed(layers) for t in layer.tensors]
+    return plan_of("row", machine, layers, exchanges)
+
+
+def measure(
+    comm: MPI.Intracomm, machine: Machine, timeout: float, place: Placement, apart: float = 0.0
+) -> Short:
+    """Run the plan; return what an exchange takes, the median.
+
+    Its seconds count from the end of the exchange before, or from the start of its own encoding,
+    on all ranks.
+    """
+    plan, recorder = make_plan(machine, apart), Recorder(comm.rank)
+    rows = {name: row for row, name in enumerate(_names(plan))}
+    own = np.zeros((2, len(rows), WARM + STEPS))
+    used = np.zeros((len(rows), WARM + STEPS))
+    computing = time.pthread_getcpuclockid(threading.get_ident())
+
+    def note(span: Span) -> None:
+        if span.name in rows:
+            spent = time.process_time() - time.clock_gettime(computing)
+            used[rows[span.name], span.step] = spent
+
+    recorder.takers.append(note)
+    for span in run(comm, plan, WARM + STEPS, recorder, timeout, place):
+        if span.name in rows:
+            own[:, rows[span.name], span.step] = span.start, span.end
+    coded = own[1, :BUCKETS] - own[0, :BUCKETS]
+    spent = (np.diff(used[BUCKETS : 2 * BUCKETS], axis=0) - coded[1:])[:, WARM:]
+    processor = float(np.mean(agree.gather_numbers(float(np.median(spent)), comm)))
+    every = agree.gather_array(own, comm)[..., WARM:]
+    late = every[:, 0, 2 * BUCKETS :] - every[:, 1, BUCKETS : 2 * BUCKETS]
+    start, end = every[:, :, : 2 * BUCKETS].max(axis=0)
+    seconds = float(np.median(_taken(start, end, apart)))
+    return Short(seconds, processor, mean_handover(late.max(axis=0), comm.size))
+
+
+def awake(machine: Machine, behind: float) -> float:
+    """Return the share of the start-up that an exchange takes right behind another one.
+
+    The share at which the simulated exchanges of the plan end `behind` s after each other, as
+    measured; what their threads take of the cores is in that time.
+    """
+    machine = replace(machine, cores=0.0)
+    least, most = (simulated(replace(machine, awake=share)) for share in (0.0, 1.0))
+    return float(np.clip((behind - least) / (most - least), 0.0, 1.0))
+
+
+def cooling(machine: Machine, soon: float) -> float:
+    """Return the `cooling` at which simulated exchanges that are SOON apart take `soon` s.
+
+    0 if they take longer whatever it is.
+    """
+    machine = replace(machine, cores=0.0, stalls=(), coding_jitter=0.0)
+    least, most = np.log(1e-3 * SOON), np.log(MOST)
+    if simulated(replace(machine, cooling=0.0), SOON) <= soon:
+        return 0.0
+    for _ in range(HALVINGS):
+        middle = (least + most) / 2
+        shorter = simulated(replace(machine, cooling=float(np.exp(middle))), SOON) < soon
+        least, most = (least, middle) if shorter else (middle, most)
+    return float(np.exp((least + most) / 2))
+
+
+def handover_awake(machine: Machine, soon: float) -> float:
+    """Return the share of `handover` at which one takes `soon` s that is SOON after another."""
+    law = Waking(machine.awake, gather=0.0, startup=0.0, cooling=machine.cooling)
+    asleep = law.asleep(SOON)
+    if not machine.handover or asleep == 1.0:
+        return 1.0
+    return float(np.clip((soon / machine.handover - asleep) / (1.0 - asleep), 0.0, 1.0))
+
+
+def simulated(machine: Machine, apart: float = 0.0) -> float:
+    """Simulate what `measure` returns, in the mean."""
+    plan = make_plan(machine, apart)
+    placed = {one.op.name: one for one in simulate(plan, 1).placed if one.step == 0}
+    each = [placed[name] for name in _names(plan)[: 2 * BUCKETS]]
+    start, end = np.array([(one.start.max(), one.end.max()) for one in each]).T
+    return float(np.mean(_taken(start, end, apart)))
+
+
+def _names(plan: Plan) -> list[str]:
+    """Return the names of all encodes, exchanges and decodes, each in the order of the buckets."""
+    ops = STRATEGIES[plan.strategy].lower(plan, 0, {}).role_of(0).ops
+    kinds = Kind.ENCODE, Kind.EXCHANGE, Kind.DECODE
+    return [op.name for kind in kinds for op in ops if op.kind is kind]
+
+
+def _taken(start: Floats, end: Floats, apart: float) -> Floats:
+    """Return the s that each exchange but the first takes, see `measure`.
+
+    start, end: (encodes and exchanges, ...) s.
+    """
+    before = start[1:BUCKETS] if apart else end[BUCKETS:-1]
+    taken: Floats = end[BUCKETS + 1 :] - before
+    return taken
