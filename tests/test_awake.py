@@ -7,8 +7,7 @@ import pytest
 
 from commsched.net.measured import PROCESSOR, Measured
 from commsched.program.model import Kind
-from commsched.program.parts import IDLE
-from commsched.simulate.clocks import RESTED, Waking
+from commsched.simulate.clocks import RESTED, asleep
 from commsched.simulate.engine import simulate
 from tests.support.small_plans import graph, machine, plan
 
@@ -82,13 +81,6 @@ def test_only_exchanges_that_wake_a_thread_up_take_processor_time_for_it(awake):
         on = replace(machine(2, 1), startup=1e-6, cores=1, awake=awake, dispatch=dispatch)
         ends.append(simulate(plan(net, on, ["ring+dense"]), 1).timeline().end.max())
     assert ends[1] - ends[0] == pytest.approx(1e-3, rel=0.15)  # the first one does
-
-
-def asleep(slept: float, cooling: float) -> float:
-    on = replace(waking(0.0), cooling=cooling)
-    law = Waking.of(on, IDLE)
-    assert law is not None
-    return float(law.asleep(slept))
 
 
 @pytest.mark.parametrize("cooling", [0.0, 1e-6, 1e-3, 1.0])

@@ -11,7 +11,7 @@ from commsched.calibrate.fit import FACTORS, adjusted, fit, matters
 from commsched.cost.least_squares import NOISE
 from commsched.program.model import Kind
 from commsched.program.parts import IDLE
-from commsched.simulate.clocks import Waking
+from commsched.simulate.clocks import Waking, asleep
 from commsched.simulate.engine import simulate
 from tests.support.small_plans import machine
 
@@ -74,7 +74,7 @@ def test_threads_cool_down_as_slowly_as_lets_exchanges_take_what_was_measured(co
 def test_the_share_of_a_hand_over_is_the_one_with_which_it_takes_what_was_measured(share, cooling):
     right = replace(machine(2, 2), handover=5e-5, handover_awake=share, awake=0.1, cooling=cooling)
     law = Waking.of(right, IDLE)
-    soon = right.handover * law.handed_over(law.asleep(short_sleeps.SOON))
+    soon = right.handover * law.handed_over(asleep(short_sleeps.SOON, cooling))
     found = short_sleeps.handover_awake(replace(right, handover_awake=1.0), soon)
     assert found == pytest.approx(share)
 
@@ -93,4 +93,4 @@ def test_hand_overs_are_the_shorter_the_less_a_thread_has_slept():
         gaps.append((np.array(late[1:]), np.array(slept)))
     (full, _), (part, slept) = gaps
     law = Waking.of(replace(whole, handover_awake=0.2), IDLE)
-    np.testing.assert_allclose(part, full * law.handed_over(law.asleep(slept)), rtol=1e-6)
+    np.testing.assert_allclose(part, full * law.handed_over(asleep(slept, 2e-3)), rtol=1e-6)

@@ -310,7 +310,8 @@ def test_a_profile_knows_how_many_zeros_silent_units_leave():
         return {name: values != 0 for found in back for name, values in found.items()}
 
     seen = [nonzero(chosen) for chosen in order]
-    for name, tensor in profile_net(net, batch).tensors.items():
+    tensors = profile_net(net, batch).tensors
+    for name, tensor in tensors.items():
         law, each = tensor.sparsity, np.array([one[name] for one in seen])
         expected = [each.reshape(16 // k, k, -1).any(axis=1).mean() for k in (1, 2, 4, 8)]
         if expected[0] < 31 / 32:
@@ -318,4 +319,4 @@ def test_a_profile_knows_how_many_zeros_silent_units_leave():
             np.testing.assert_allclose(law.after(np.array([1, 2, 4, 8])), expected, rtol=1e-6)
         else:
             assert law.law == "dense"
-    assert {t.sparsity.law for t in profile_net(net, batch).tensors.values()} == {"curve", "dense"}
+    assert {tensor.sparsity.law for tensor in tensors.values()} == {"curve", "dense"}

@@ -167,12 +167,7 @@ def _fitted(
     for plan, real in zip(plans, times, strict=True):
         machine = fit(replace(plan, machine=machine), real, ~held, beat)
         if plan is plans[0]:
-            behind, soon = short
-            machine = replace(machine, awake=short_sleeps.awake(machine, behind.seconds))
-            machine = replace(machine, cooling=short_sleeps.cooling(machine, soon.seconds))
-            late = replace(machine, handover=real.handover)
-            share = short_sleeps.handover_awake(late, soon.handover)
-            machine = replace(machine, handover_awake=share)
+            machine = short_sleeps.added(machine, *short, real.handover)
             on_it = [replace(one, machine=machine) for one in plans]
             machine = with_processor_costs(on_it, times, short)
     found = []

@@ -18,7 +18,7 @@ from commsched.machine.relink import relinked
 from commsched.plan.model import Plan
 from commsched.program.model import Kind
 from commsched.simulate.breakdown import coding_seconds, makeups, waiting_seconds
-from commsched.simulate.clocks import Waking
+from commsched.simulate.clocks import asleep
 from commsched.simulate.engine import simulate
 
 # s of a core per exchange and per message, and the share of a core while an exchange waits: where
@@ -43,13 +43,13 @@ def with_processor_costs(
     cold = max(times[-1].coding - times[0].coding, 0.0)
     parts = [_Known.of(plan, each, cold) for plan, each in zip(plans, times, strict=True)]
     parts += [_Known.short(plans[0], *one) for one in zip(short, (0.0, SOON), strict=True)]
-    known, messages, waiting, taken, asleep = (
+    known, messages, waiting, taken, waking = (
         np.concatenate(column) for column in zip(*parts, strict=True)
     )
 
     def errors(logs: Floats) -> Floats:
         dispatch, message, busy = START * np.exp(logs)
-        own = known + dispatch * asleep + message * messages + busy * waiting
+        own = known + dispatch * waking + message * messages + busy * waiting
         found: Floats = np.log(own / taken)
         return found
 
@@ -69,7 +69,7 @@ class _Known(NamedTuple):
     messages: Floats  # that a rank sends and receives
     waiting: Floats  # s
     taken: Floats  # s of a core, measured
-    asleep: Floats  # the share of waking up for which its thread has slept
+    waking: Floats  # the share of waking up for which its thread has slept
 
     @classmethod
     def of(cls, plan: Plan, measured: CellTimes, cold: float) -> "_Known":
@@ -89,7 +89,7 @@ class _Known(NamedTuple):
             messages=np.array(messages),
             waiting=waiting_seconds(measured.exchange, coded, machine),
             taken=np.maximum(measured.processor, TINY),
-            asleep=np.ones(len(phases)),
+            waking=np.ones(len(phases)),
         )
 
     @classmethod
@@ -98,7 +98,6 @@ class _Known(NamedTuple):
         machine, everyone = plan.machine, plan.machine.everyone
         phase = resolved(phases_of(make_plan(machine), 0)[0])
         messages = messages_of_a_rank(phase.schedule, phase.payload, machine, everyone)
-        law = Waking(machine.awake, gather=0.0, startup=0.0, cooling=machine.cooling)
-        asleep = law.asleep(slept)
-        found = 0.0, messages, measured.seconds, max(measured.processor, TINY), asleep
+        taken, share = max(measured.processor, TINY), asleep(slept, machine.cooling)
+        found = 0.0, messages, measured.seconds, taken, share
         return cls(*(np.array([each], np.float64) for each in found))

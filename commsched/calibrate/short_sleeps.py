@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from commsched.arrays import Floats
 from commsched.calibrate.exercise import mean_handover, run
-from commsched.calibrate.workload import RING, SMALL, WARM, plan_of
+from commsched.calibrate.workload import GAP, RING, SMALL, WARM, plan_of
 from commsched.machine.model import Machine
 from commsched.net.graph import Layer, Tensor
 from commsched.plan.model import Plan
@@ -19,13 +19,12 @@ from commsched.program.registry import STRATEGIES
 from commsched.run.engine.recorder import Recorder
 from commsched.run.job import agree
 from commsched.run.wire.placement import Placement
-from commsched.simulate.clocks import Waking
+from commsched.simulate.clocks import asleep
 from commsched.simulate.engine import simulate
 from commsched.timeline.model import Span
 
 BUCKETS = 16  # of SMALL bytes
 STEPS = 12  # counted ones
-PAUSE = 5e-3  # s of compute before the first of them
 SOON = 5e-4  # s of compute before each other one
 MOST, HALVINGS = 1.0, 16  # s, the slowest cooling that is looked for, and in how many steps
 
@@ -47,7 +46,7 @@ def make_plan(machine: Machine, apart: float = 0.0) -> Plan:
             name=f"layer{k}",
             after=(f"layer{k - 1}",) if k else (),
             forward=0.0,
-            backward=apart if k < len(groups) - 1 else PAUSE,
+            backward=apart if k < len(groups) - 1 else GAP,
             tensors=tensors_of,
         )
         for k, tensors_of in enumerate(reversed(groups))
@@ -89,6 +88,14 @@ def measure(
     return Short(seconds, processor, mean_handover(late.max(axis=0), comm.size))
 
 
+def added(machine: Machine, behind: Short, soon: Short, handover: float) -> Machine:
+    """Add what threads take that have hardly slept; `handover` [s]: after a long sleep."""
+    machine = replace(machine, awake=awake(machine, behind.seconds))
+    machine = replace(machine, cooling=cooling(machine, soon.seconds))
+    share = handover_awake(replace(machine, handover=handover), soon.handover)
+    return replace(machine, handover_awake=share)
+
+
 def awake(machine: Machine, behind: float) -> float:
     """Return the share of the start-up that an exchange takes right behind another one.
 
@@ -118,11 +125,10 @@ def cooling(machine: Machine, soon: float) -> float:
 
 def handover_awake(machine: Machine, soon: float) -> float:
     """Return the share of `handover` at which one takes `soon` s that is SOON after another."""
-    law = Waking(machine.awake, gather=0.0, startup=0.0, cooling=machine.cooling)
-    asleep = law.asleep(SOON)
-    if not machine.handover or asleep == 1.0:
+    share = asleep(SOON, machine.cooling)
+    if not machine.handover or share == 1.0:
         return 1.0
-    return float(np.clip((soon / machine.handover - asleep) / (1.0 - asleep), 0.0, 1.0))
+    return float(np.clip((soon / machine.handover - share) / (1.0 - share), 0.0, 1.0))
 
 
 def simulated(machine: Machine, apart: float = 0.0) -> float:

@@ -18,6 +18,7 @@ from commsched.net.measured import PROCESSOR, Measured
 from commsched.net.sparsity import Sparsity
 from commsched.plan.model import Launch, Plan
 from commsched.schedule.registry import COLLECTIVES
+from commsched.simulate.clocks import RESTED
 
 DENSE = ("ring", "native", "halving-doubling", "hierarchical", "doubling")
 CODED = (("ring", "fp16"), ("halving-doubling", "bf16"), ("all-gather", "coo"))
@@ -37,7 +38,7 @@ FEW = 4  # counted steps on slow machines, so that large buckets fit into the ti
 TELLING = 4.0  # least ratio of the longest ring's time to the shortest's, to see time per byte
 # Compute between the starts of two exchanges: per second of the first one, and at least, s. The
 # pause keeps the coding of the next bucket out of the measured exchange if ranks share cores.
-PAUSE, GAP = 1.3, 5e-3
+PAUSE, GAP = 1.3, RESTED
 END = "end"  # name of the layer behind the last cell
 PART = 3  # every third cell is held out of the fit
 

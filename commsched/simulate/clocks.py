@@ -25,6 +25,19 @@ def where(so: Bools | bool, one: Times, other: Times | float) -> Times | Any:
     return np.where(so, one, other)
 
 
+def asleep(slept: Times, cooling: float) -> Any:
+    """Return the share of waking up that a sleep of t s makes necessary.
+
+        t (r + c) / (r (t + c)), 1 from r = RESTED s on; c = `cooling`
+
+    The longer a thread sleeps, the less of what it needs is in the caches.
+    """
+    rest: Any = min(slept, RESTED) if isinstance(slept, float) else np.minimum(slept, RESTED)
+    if not cooling:
+        return where(rest > 0.0, 1.0, 0.0)
+    return rest * (RESTED + cooling) / (RESTED * (rest + cooling))
+
+
 class Waking(NamedTuple):
     """What an operation takes more if its thread was asleep before it.
 
@@ -46,21 +59,6 @@ class Waking(NamedTuple):
         gather, cold = machine.device.fixed_gather * coding.alone, coding.cold * coding.alone
         shares = machine.cooling, machine.handover_awake
         return cls(machine.awake, gather, machine.startup, cold, *shares)
-
-    def asleep(self, slept: Times) -> Any:
-        """Return the share of waking up that a sleep of t s makes necessary.
-
-            t (r + c) / (r (t + c)), 1 from r = RESTED s on; c = `cooling`
-
-        The longer a thread sleeps, the less of what it needs is in the caches.
-        """
-        if isinstance(slept, float):
-            rest: Any = min(slept, RESTED)
-        else:
-            rest = np.minimum(slept, RESTED)
-        if not self.cooling:
-            return where(rest > 0.0, 1.0, 0.0)
-        return rest * (RESTED + self.cooling) / (RESTED * (rest + self.cooling))
 
     def taken(self, asleep: Any) -> Any:
         """Return the share of these seconds that a thread takes which has slept."""
@@ -112,11 +110,12 @@ class Clocks:
         return ready + heard * where(ready < self.free["compute"], self._beside, 1.0)
 
     def asleep(self, stream: str, ready: Times) -> Any:
-        """Return `Waking.asleep` of a stream's thread when an operation is ready."""
+        """Return `asleep` of a stream's thread when an operation is ready."""
         assert self._waking is not None
         free = self.free[stream]
         sleeps = ready > free
-        return self._waking.asleep(where(sleeps, ready, 0.0) - where(sleeps, free, 0.0))
+        slept = where(sleeps, ready, 0.0) - where(sleeps, free, 0.0)
+        return asleep(slept, self._waking.cooling)
 
     def exchange(
         self, stream: str, start: Times, end: Times, within: float = 0.0, late: Times | float = 0.0

@@ -306,8 +306,8 @@ class _Simulation:
         if self.waking:  # all wait for one that sleeps
             lasts = end[teams.ranks] - start[teams.ranks].max(axis=1, keepdims=True)
             most = asleep[teams.ranks].max(axis=1, keepdims=True)
-            less = self.waking.saved(np.maximum(lasts, 0.0), self.waking.startup, most)
-            saved[teams.ranks] = less
+            lasts = np.maximum(lasts, 0.0)
+            saved[teams.ranks] = self.waking.saved(lasts, self.waking.startup, most)
         rows = np.arange(len(teams.ranks))
         latest = teams.ranks[rows, start[teams.ranks].argmax(axis=1)]
         last[teams.ranks] = latest[:, np.newaxis]

@@ -111,10 +111,12 @@ class ExchangeCosts:
         As many as its link says if they fill its share of the port all the while.
         """
         machine, link = self.plan.machine, self.link(teams)
+        if not link.interrupts:
+            return 0.0
         per_byte = link.per_byte
         if machine.nic is not None:
-            share = max(machine.ranks_of_node) / machine.nic.per_node
-            per_byte = max(per_byte, machine.nic.per_byte * share)
+            of_a_node = np.bincount(np.array(machine.node_of_rank)[teams.ranks.ravel()]).max()
+            per_byte = max(per_byte, machine.nic.per_byte * of_a_node / machine.nic.per_node)
         filled = sent * per_byte / max(float(lasts.mean()), TINY)
         return link.interrupts * min(filled, 1.0)
 

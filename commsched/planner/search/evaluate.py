@@ -23,7 +23,7 @@ BATCH = 4096  # candidates whose clocks fit the cache
 
 
 class _Counting(Clocks):
-    """Counts exchanges whose thread was asleep."""
+    """Adds up the shares of waking up that exchanges' threads need."""
 
     woken: Any = 0.0
 

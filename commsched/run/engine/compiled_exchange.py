@@ -38,7 +38,7 @@ CALLS = _functions()
 
 
 def load() -> None:
-    """Load what drives exchanges and what loads any kernel, which takes 0.3 s: drive no moves."""
+    """Load what drives exchanges, and what loads any kernel: drive an exchange without moves."""
     sends, receives, at = (np.zeros(shape, np.int64) for shape in ((0, 2), (0, 7), 7))
     fast.drive(CALLS, sends, receives, at, AHEAD, AT_ONCE, 0.0, NEVER)
 

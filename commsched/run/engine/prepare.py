@@ -42,7 +42,7 @@ def prepared(
 def driver() -> type[Prepared]:
     """Return what drives exchanges here: compiled code if the extra is installed, or Python.
 
-    Compiled code is loaded now, because loading it later would delay an exchange by 0.3 s.
+    Compiled code is loaded now, because loading it later would delay an exchange.
     """
     chosen = compiled.mode()
     if chosen == "never" or compiled.load(needed=chosen == "always") is None:
