@@ -13,8 +13,12 @@ from commsched.cost.play import play
 from commsched.exchange.node_lanes import teams
 from commsched.exchange.payload import Payload
 from commsched.machine.model import CodecRate, Link, Machine, Nic
-from commsched.net.bucket import BucketSpec
+from commsched.net.bucket import BucketSpec, Piece
+from commsched.net.graph import Layer, Net, Tensor
+from commsched.plan.model import Launch, Plan
+from commsched.program.model import Kind
 from commsched.schedule.registry import COLLECTIVES
+from commsched.simulate.engine import simulate
 from tests.support.exchanges import DEVICE, ROUTES, SLOW, carry, filled, played
 
 FREE = Link(latency=0.0, overhead=0.0, per_byte=0.0)
@@ -85,6 +89,56 @@ def test_no_port_passes_more_than_its_rate_and_one_burst(name, nodes, rest):
         np.add.at(passed, rnd.src, payload.wire(rnd.first, rnd.stop, 1))
     last = ends(name, on, 20_000, rest).max()
     assert last >= passed.max() * SLOW.per_byte - min(rest, BURST)
+
+
+@given(
+    name=st.sampled_from(ROUTES),
+    nodes=st.integers(2, 5),
+    apart=st.lists(st.floats(0.0, 1e-6), min_size=1, max_size=6),
+    numel=st.integers(1, 5_000),
+)
+def test_exchanges_after_each_other_pass_no_more_than_the_rate_and_one_burst(
+    name, nodes, apart, numel
+):
+    """What a port has left after an exchange is there for the next one, and no more."""
+    on = filled(nodes, 1, burst=BURST)
+    schedule = COLLECTIVES[name](on.everyone)
+    payload = carry(schedule, "dense", BucketSpec.uniform(numel))
+    passed = np.zeros(nodes)
+    for rnd in schedule.rounds():
+        np.add.at(passed, rnd.src, payload.wire(rnd.first, rnd.stop, 1))
+    start, rest = np.zeros(nodes), np.full(nodes, BURST)
+    for pause in apart:
+        one = play(schedule, payload, on, on.everyone, start, rest)
+        assert (one.end >= start).all()
+        start, rest = one.end + pause, one.rest + pause
+    assert one.end.max() >= len(apart) * passed.max() * SLOW.per_byte - BURST
+
+
+def test_short_buckets_that_fit_into_a_burst_do_not_wait_for_the_port():
+    tensors = tuple(Tensor(name=f"t{k}", shape=(50,)) for k in range(4))
+    layer = Layer(name="l", forward=1e-3, backward=1e-3, tensors=tensors)
+
+    def seconds(burst: float) -> list[float]:
+        launches = tuple(
+            Launch(
+                name=t.name,
+                pieces=(Piece(t.name, 0, 50),),
+                after="l",
+                method="doubling+dense",
+                stream="between",
+            )
+            for t in tensors
+        )
+        net, on = Net(name="short", layers=(layer,)), filled(2, 1, burst=burst)
+        plan = Plan(net=net, machine=on, launches=launches, planner="test")
+        placed = [one for one in simulate(plan, 2).placed if one.op.kind is Kind.EXCHANGE]
+        assert len(placed) == 8
+        return [float((one.end - one.start).max()) for one in placed]
+
+    burst = 8 * (4 * 50 * SLOW.per_byte + SLOW.overhead)
+    assert seconds(burst) == pytest.approx([SLOW.latency + SLOW.overhead] * 8, rel=1e-2)
+    assert sum(seconds(burst)) < sum(seconds(burst / 16)) < sum(seconds(0.0))
 
 
 @pytest.mark.parametrize("lanes", [2, 3, 5])

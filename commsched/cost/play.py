@@ -26,6 +26,7 @@ class Played:
     end: Floats  # (p,) s, when its last send has left and its last receive is merged
     sent: Floats  # (p,) B handed to MPI
     messages: Ints  # (p,) sent
+    rest: Floats | float = 0.0  # (p,) s that its ports have been idle at `end`, see `play`
     formula: bool = False  # whether a closed form made it, and not the play of its moves
 
 
@@ -58,7 +59,8 @@ def play(
     others.
 
     A port is a token bucket if the machine has a `burst` b [s]: its clock runs behind by up to b,
-    but by no more than its idle time, which is `rest` [s] at the start:
+    but by no more than its idle time, which is `rest` [s] at the start, and what it has left then
+    at the end:
         sent     = max(data + encode - b, send port)
         arrived  = max(sent + o + L, receive port) + n G + o,  at least data + encode + o + L
     Ranks that share a NIC take turns: messages of up to its `turn` leave one after the other. So
@@ -211,10 +213,11 @@ class _Play:
         self._count(pattern, uses)
         self._reorder(None)
         ports = np.stack([self.send_port, self.receive_port])
+        busy = ports.max(axis=0)
         if self.early is not None:
             ports -= self.early
         end = np.maximum(ports.max(axis=0), np.maximum(self.merged, self.processor))
-        return Played(end, self.sent, self.messages)
+        return Played(end, self.sent, self.messages, np.maximum(end - busy, 0.0))
 
     def _held(self, waits: int, number: int) -> Floats:
         """Return when each rank has merged what it received in the first `waits` rounds."""

@@ -125,7 +125,7 @@ def _route(asked: Exchange, limit: int) -> _Route | Played:
     if nbytes > largest:  # what the algorithm's model takes more than for the largest measured sum
         least = _modelled(taken, payload, machine, group, largest)
         end += modelled.end.max() - least.end.max()
-    return replace(modelled, end=np.full(len(start), end))
+    return replace(modelled, end=np.full(len(start), end), rest=0.0)
 
 
 def _modelled(
@@ -224,7 +224,7 @@ def _taken(
             played.end + left * per_byte,
             played.sent * pieces,
             np.ceil(played.messages * pieces).astype(np.int64),
-            played.formula,
+            formula=played.formula,
         )
 
     return _Route(schedule, own, on, group, begin, rest, limit, then)
@@ -236,10 +236,10 @@ def _first_piece(schedule: Schedule, codec: Codec, numel: int) -> Payload:
     return Payload.reducing(schedule, codec, BucketSpec.uniform(numel))
 
 
-def votes(machine: Machine, group: Group, start: Floats) -> Played:
-    """Price an agreement on one number, without the members' own work."""
+def votes(machine: Machine, group: Group, start: Floats, rest: Floats | float = 0.0) -> Played:
+    """Price an agreement on one number, without the members' own work; see `exchange`."""
     phase = voting(group, lambda state: 0.0)
-    return exchange(phase.schedule, phase.payload, machine, group, start)
+    return exchange(phase.schedule, phase.payload, machine, group, start, rest=rest)
 
 
 def _votes_alone(machine: Machine, group: Group) -> Played:

@@ -60,7 +60,7 @@ class _Simulation:
         self.queues: dict[tuple[int, str], StreamQueue] = {}  # by role and stream
         self.ranks: list[Ints] = []
         self.clocks: list[Clocks] = []
-        self.sent: dict[tuple[int, str], Floats] = {}  # ends of a stream's last exchange, s
+        self.idle: dict[tuple[int, str], Floats] = {}  # s since when a stream's ports are idle
         self.factor: list[Floats] = []
         self.sharers: dict[tuple[int, str], list[int]] = {}  # roles of an exchange of this step on
         self.stream: dict[tuple[int, str], str] = {}  # (role, name) of operations
@@ -106,7 +106,7 @@ class _Simulation:
         over = max(float(some[0].source.end.max()) for some in by_source(self.placed))
         for clocks in self.clocks:
             clocks.free.update({s: np.full_like(f, over) for s, f in clocks.free.items()})
-        self.sent = {lane: np.full_like(sent, over) for lane, sent in self.sent.items()}
+        self.idle = {lane: np.full_like(since, over) for lane, since in self.idle.items()}
         program = self.strategy.lower(plan, step - 1, self.decisions)
         for index, role in enumerate(program.roles):
             moment = np.full(len(role.ranks), over)
@@ -122,7 +122,7 @@ class _Simulation:
             self.stream[index, op.name] = op.stream
             lane = index, op.stream
             self.queues.setdefault(lane, StreamQueue()).append((step, op))
-            self.sent.setdefault(lane, self.clocks[index].free[op.stream])
+            self.idle.setdefault(lane, self.clocks[index].free[op.stream])
             if op.kind in EXCHANGES:
                 self.sharers.setdefault((step, op.name), []).append(index)
 
@@ -283,12 +283,12 @@ class _Simulation:
         # A vote is taken before it is exchanged, maybe of a bucket that is gathered first.
         before = self._coding(op, step)[0] if op.kind is Kind.DECIDE else 0.0
         for role, own, there, begins in zip(roles, ops, ready, starts, strict=True):
-            ranks, sent_before = self.ranks[role], self.sent[role, stream]
+            ranks = self.ranks[role]
             key, taken = (role, step, f"{own.name}/vote"), np.full(len(ranks), before)
             start[ranks] = begins + self.sharing.seconds(
                 key, stream, begins, taken, float(before > 0.0), codes=True
             )
-            rest[ranks] = np.where(sent_before > 0.0, start[ranks] - sent_before, np.inf)
+            rest[ranks] = start[ranks] - self.idle[role, stream]
             if self.waking:
                 asleep[ranks] = self.clocks[role].asleep(stream, there)
         cold = self.coding_time.cold * machine.alone
@@ -300,8 +300,9 @@ class _Simulation:
                 f" {self.plan.strategy!r} strategy exchanges among all"
             )
         found = self.exchanges.played(op, step, teams, start[teams.ranks], rest[teams.ranks])
-        end, sent, last = np.zeros(len(start)), np.zeros(len(start)), np.arange(len(start))
-        end[teams.ranks], sent[teams.ranks] = found
+        end, sent, left = np.zeros((3, len(start)))
+        end[teams.ranks], sent[teams.ranks], left[teams.ranks] = found
+        last = np.arange(len(start))
         saved = np.zeros(len(start))
         if self.waking:  # all wait for one that sleeps
             lasts = end[teams.ranks] - start[teams.ranks].max(axis=1, keepdims=True)
@@ -331,7 +332,7 @@ class _Simulation:
             interrupts = self.exchanges.interrupts(teams, float(found.sent.mean()), ends - begun)
             self.sharing.interrupted(role, begun, ends, interrupts)
             clocks.free[stream] = ends
-            self.sent[role, stream] = ends
+            self.idle[role, stream] = ends - left[ranks]
             self._note(role, step, own, PlacedAlone(begins, ends, sent[ranks], last[ranks]))
 
 

@@ -27,8 +27,8 @@ GRAIN = 1 / 16  # cores: demands of exchanges that differ less count as equal
 TINY = 1e-12  # s
 SAME = 1e-11  # s: starts that differ less count as equal when an exchange is looked up
 
-# An exchange and how its ranks start one after the other -> ends from the first start on, B sent.
-Known = dict[tuple[object, ...], tuple[Floats, Floats]]
+# An exchange and how its ranks start one after the other -> its costs, from the first start on.
+Known = dict[tuple[object, ...], Exchanged]
 
 
 class OwnWork(NamedTuple):
@@ -123,7 +123,7 @@ class ExchangeCosts:
     def played(
         self, op: Op, step: int, teams: ExchangeTeams, start: Floats, rest: Floats
     ) -> Exchanged:
-        """Return an exchange's end and bytes; equal exchanges are played once.
+        """Return what an exchange costs; equal exchanges are played once.
 
         start, rest: (teams, members) s, when each begins and for how long its port has been idle.
         """
@@ -140,12 +140,12 @@ class ExchangeCosts:
             apart = np.rint(np.stack([start - first, rest]) / SAME).astype(np.int64).tobytes()
             key = what, apart
             if key in self._known:
-                after, sent = self._known[key]
-                # `after` is of starts that differ by less than SAME
-                return Exchanged(np.maximum(first + after, start), sent)
+                found = self._known[key]
+                # It is of starts that differ by less than SAME.
+                return found._replace(end=np.maximum(first + found.end, start))
         phase = None if op.kind is Kind.DECIDE else self.phase(op, step)
         of_team = (self._of_team, what) if what else None
         found = exchanged(machine, phase, teams, start, rest, self._limit, of_team)
         if self._known is not None:
-            self._known[key] = found.end - first, found.sent
+            self._known[key] = found._replace(end=found.end - first)
         return found

@@ -9,7 +9,7 @@ import numpy as np
 from commsched.arrays import Floats, Ints
 from commsched.cost import price
 from commsched.cost.alongside import alongside
-from commsched.cost.play import moves_up_to
+from commsched.cost.play import Played, moves_up_to
 from commsched.exchange.method import Phase
 from commsched.exchange.registry import find_method
 from commsched.machine.model import Group, Machine
@@ -23,6 +23,7 @@ class Exchanged(NamedTuple):
 
     end: Floats  # s
     sent: Floats  # B handed to MPI
+    rest: Floats  # s that its port has been idle at its end
 
 
 class ExchangeTeams(NamedTuple):
@@ -105,8 +106,8 @@ def exchanged(
     """
     if phase is None:
         assert len(start) == 1, "all ranks vote together"
-        votes = price.votes(machine, teams.first, start[0])
-        return Exchanged(votes.end[np.newaxis], votes.sent[np.newaxis])
+        votes = price.votes(machine, teams.first, start[0], rest[0])
+        return _of(votes, start.shape)
     payload, schedule, count = phase.payload, phase.schedule, len(start)
     whole = count == 1 or not (teams.kinds or schedule.library)
     most = limit // count
@@ -122,7 +123,7 @@ def exchanged(
             limit=limit,
             rest=rest.ravel(),
         )
-        return Exchanged(played.end.reshape(start.shape), played.sent.reshape(start.shape))
+        return _of(played, start.shape)
     known, key = ({}, None) if of_team is None else of_team
     one = known.get(key)
     if one is None:
@@ -131,18 +132,23 @@ def exchanged(
         one = Exchanged(*(np.array(some)[teams.kind] for some in zip(*each, strict=True)))
     if key is not None:
         known[key] = one
-    return Exchanged(
-        start.max(axis=1, keepdims=True) + one.end, np.broadcast_to(one.sent, start.shape)
-    )
+    sent, left = (np.broadcast_to(each, start.shape) for each in one[1:])
+    return Exchanged(start.max(axis=1, keepdims=True) + one.end, sent, left)
 
 
-def _alone(phase: Phase, machine: Machine, team: Group, limit: int) -> tuple[Floats, Floats]:
-    """Return s and B of each member of a team, which all begin together: (members,) each."""
+def _of(played: Played, shape: tuple[int, ...]) -> Exchanged:
+    """Return the costs of an exchange by teams and members."""
+    rest = np.broadcast_to(played.rest, played.end.shape)
+    return Exchanged(*(each.reshape(shape) for each in (played.end, played.sent, rest)))
+
+
+def _alone(phase: Phase, machine: Machine, team: Group, limit: int) -> Exchanged:
+    """Return the costs of the members of a team, which all begin together: (members,) each."""
     # Formulas take packets as equally long; where some are longer, the busiest rank counts.
     most = limit if phase.payload.uneven else 0
     start = np.zeros(team.size)
     played = price.exchange(phase.schedule, phase.payload, machine, team, start, limit=most)
-    return played.end, played.sent
+    return _of(played, start.shape)
 
 
 @lru_cache(maxsize=64)
