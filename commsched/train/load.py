@@ -47,15 +47,16 @@ def net_under_load(
     place: Placement = ON_HOST,
     timeout: float = 60.0,
     threads: int = 1,
-    seconds: float = SECONDS,
+    seconds: float | None = None,
     beat: Callable[[], None] = lambda: None,
 ) -> Net:
     """Return the net on all ranks, with the seconds of layers, optimiser and what is between steps.
 
     Settings are those of a rank on its own: `batch` is what one rank computes at once. Each rank
     trains by a plan of one rank, as `commsched train` does, while all others do the same. If a node
-    has several, the first rank of each node also trains while the others sleep. `beat` is called
-    after each step, and more often, for a watchdog.
+    has several, the first rank of each node also trains while the others sleep. `seconds`: of
+    counted steps at least; None: SECONDS. `beat` is called after each step, and more often, for a
+    watchdog.
     """
     module = place.device.module
 
@@ -69,7 +70,8 @@ def net_under_load(
     local = ranks_of_this_node(comm)
     most, cores = int(agree.largest(local.size, comm)), cores_of_host(comm)
     middle, lonely = mean_or_median(most * threads, cores), []
-    training = _LonelyTraining(net, plan, settings, place, timeout, seconds, beat)
+    enough = SECONDS if seconds is None else seconds
+    training = _LonelyTraining(net, plan, settings, place, timeout, enough, beat)
     firsts = comm.Split(local.rank == 0, comm.rank)
     assert isinstance(firsts, MPI.Intracomm)
     if most > 1:
