@@ -179,7 +179,7 @@ class Training:
         """Do one compute operation when its inputs are there."""
         board = self._engine.board
         if op.after:
-            board.wait("compute", step, op, deadline=True)
+            board.wait_for_any("compute", step, [op])
         queue = self._engine.device_queue
         start = queue.device.mark()
         self._learner.perform(step, op)

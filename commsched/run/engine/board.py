@@ -20,6 +20,9 @@ class Stopped(Exception):
     """The run ends early because something failed elsewhere on this rank."""
 
 
+Awaited = Callable[[], set[Key] | None]  # what a stream waits for now; None: for nothing
+
+
 @dataclass(slots=True)
 class Sleeper:
     """A stream that waits for one of these operations, or for `every` one."""
@@ -27,6 +30,7 @@ class Sleeper:
     keys: set[Key]  # those not done yet, if it waits for every one
     every: bool
     condition: threading.Condition
+    awaited: Awaited | None  # asked anew once more is queued; None: that changes nothing
 
 
 @dataclass(slots=True)
@@ -102,18 +106,38 @@ class Board:
                 self._since = 0.0
 
     def wake(self) -> None:
-        """Wake all streams: there is new work, an end or a failure."""
+        """Wake all streams: there is an end or a failure."""
         with self.lock:
             self.changed[0] = 1
             for sleeper in self._sleepers:
                 sleeper.condition.notify()
 
-    def sleep(self, keys: set[Key], timeout: float | None = None, *, every: bool = False) -> None:
+    def queued(self) -> None:
+        """Wake the streams that can do what was queued; the others learn what they now wait for."""
+        with self.lock:
+            self.changed[0] = 1
+            for sleeper in self._sleepers:
+                if sleeper.awaited is None:
+                    continue
+                keys = sleeper.awaited()
+                if keys is None:
+                    sleeper.condition.notify()
+                else:
+                    sleeper.keys = keys
+
+    def sleep(
+        self,
+        keys: set[Key],
+        timeout: float | None = None,
+        *,
+        every: bool = False,
+        awaited: Awaited | None = None,
+    ) -> None:
         """Release the lock until one of the operations is done, or all streams are woken.
 
-        every: until all of them are done; they are taken from the set.
+        every: until all of them are done; they are taken from the set. awaited: see `Sleeper`.
         """
-        sleeper = Sleeper(keys, every, threading.Condition(self.lock))
+        sleeper = Sleeper(keys, every, threading.Condition(self.lock), awaited)
         self._sleepers.append(sleeper)
         sleeper.condition.wait(timeout)
         self._sleepers.remove(sleeper)
@@ -145,13 +169,35 @@ class Board:
         times = [self._done[step - b][n] for n, b in after if step - b >= 0]
         return max(times, default=float("-inf"))
 
-    def wait(self, stream: str, step: int, op: Op, deadline: bool) -> None:
-        """Block until the dependencies of an operation are done."""
-        self.wait_for_any(stream, step, [op], deadline)
+    def wait_for_head(self, stream: str, queue: Sequence[tuple[int, Op]]) -> bool:
+        """Block until the first operation of a queue can be done; False: until the board is closed.
 
-    def wait_for_any(
-        self, stream: str, step: int, ops: Sequence[Op], deadline: bool = True
-    ) -> None:
+        Others add to the queue, and then call `queued`.
+        """
+
+        def awaited() -> set[Key] | None:
+            if not queue:
+                return None if self.closed else set()
+            step, op = queue[0]
+            missing = self.missing(step, op.after)
+            if missing:
+                what = f"waits for {missing[0][1]}"
+                self.status[stream] = WaitStatus(step, op.name, what, now(), False)
+            return set(missing) or None
+
+        with self.lock:
+            self.idle(stream)
+            self.check()
+            while (keys := awaited()) is not None:
+                self.sleep(keys, every=True, awaited=awaited)
+                self.check()
+            if not queue:
+                return False
+            step, op = queue[0]
+            self.status[stream] = WaitStatus(step, op.name, "runs", now(), False)
+            return True
+
+    def wait_for_any(self, stream: str, step: int, ops: Sequence[Op]) -> None:
         """Block until the dependencies of at least one of the operations are done."""
         with self.lock:
             while all(missing := [self.missing(step, op.after) for op in ops]):
@@ -159,7 +205,7 @@ class Board:
                 what = f"waits for {' or '.join(keys[0][1] for keys in missing)}"
                 status = self.status.get(stream)
                 if status is None or (status.name, status.what) != (ops[0].name, what):
-                    self.show(stream, WaitStatus(step, ops[0].name, what, now(), deadline))
+                    self.show(stream, WaitStatus(step, ops[0].name, what, now(), True))
                 self.sleep({key for keys in missing for key in keys})
             self.check()
             self.status[stream] = WaitStatus(step, ops[0].name, "runs", now(), False)
@@ -203,14 +249,6 @@ class Board:
         """Raise `Stopped` if something failed on this rank."""
         if self.failure is not None:
             raise Stopped
-
-    def until(self, woken: Callable[[], bool]) -> None:
-        """Block until a condition holds; whoever makes it true wakes all streams."""
-        with self.lock:
-            while not woken():
-                self.check()
-                self.sleep(set())
-            self.check()
 
     def until_done(self, keys: Iterable[Key]) -> None:
         """Block until all these operations are done."""

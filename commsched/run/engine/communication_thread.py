@@ -18,7 +18,7 @@ from commsched.machine.model import Group
 from commsched.plan.model import Plan
 from commsched.program.model import CODINGS, Kind, Op
 from commsched.run.engine import short_slice
-from commsched.run.engine.board import HOLD, Board, WaitStatus
+from commsched.run.engine.board import HOLD, Board, Key, WaitStatus
 from commsched.run.engine.buckets import Buckets
 from commsched.run.engine.channels import EVERYONE, channel, communicators
 from commsched.run.engine.messages import Mail, MessageStreams
@@ -188,13 +188,19 @@ class Communication(threading.Thread):
     def _sleep(self) -> None:
         """Wait for the inputs of the next operations, for new work, an end or a failure."""
         with self._board.lock:
-            if self._board.closed or self._board.failure is not None or self.messages.busy:
-                return
-            wanted = [queue[0] for queue in self.queues.values() if queue]
-            missing = [self._board.missing(step, op.after) for step, op in wanted]
-            if all(missing):
-                keys = {key for keys in missing for key in keys}
-                self._board.sleep(keys.union(self.messages.missing()), self._deadlines.idle)
+            keys = self._awaited()
+            if keys is not None:
+                self._board.sleep(keys, self._deadlines.idle, awaited=self._awaited)
+
+    def _awaited(self) -> set[Key] | None:
+        """Return what no free stream can begin without; None: something can be done."""
+        if self._board.closed or self._board.failure is not None or self.messages.busy:
+            return None
+        wanted = [queue[0] for queue in self.queues.values() if queue]
+        missing = [self._board.missing(step, op.after) for step, op in wanted]
+        if not all(missing):
+            return None
+        return {key for keys in missing for key in keys}.union(self.messages.missing())
 
     def _code(self, stream: str, step: int, op: Op) -> None:
         """Encode what this thread sends next, or decode what came; other exchanges wait."""

@@ -90,7 +90,7 @@ class Engine:
             for op in ops:
                 if op.stream != "compute":
                     queues[op.stream].append((program.step, op))
-            self.board.wake()
+            self.board.queued()
         return [op for op in ops if op.stream == "compute"]
 
     def _code(self, stream: str) -> None:
@@ -98,13 +98,8 @@ class Engine:
         try:
             self.device_queue.device.use("codec")
             short_slice.ask()
-            while True:
-                self.board.idle(stream)
-                self.board.until(lambda: bool(queue) or self.board.closed)
-                if not queue:
-                    return
+            while self.board.wait_for_head(stream, queue):
                 step, op = queue[0]
-                self.board.wait(stream, step, op, deadline=False)
                 start, end = self.buckets.code(step, op)
                 queue.popleft()
                 self.recorder.add(stream, op.name, step, start, end)
