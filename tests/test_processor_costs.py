@@ -17,7 +17,7 @@ from commsched.exchange.registry import phases_of
 from commsched.machine.relink import relinked
 from commsched.net.measured import PROCESSOR, Measured
 from commsched.program.model import Kind
-from commsched.program.parts import SLICE, CodingTime
+from commsched.program.parts import HANDOVERS, SLICE, CodingTime
 from commsched.simulate.core_sharing import CoreSharing
 from commsched.simulate.engine import simulate
 from tests.support.small_plans import graph, machine, plan
@@ -25,17 +25,20 @@ from tests.support.small_plans import graph, machine, plan
 HOST = Measured(device=PROCESSOR, source="a test")
 
 
+@pytest.mark.parametrize("handover", [0.0, 2e-5])
 @pytest.mark.parametrize(
     ("dispatch", "message", "busy"), [(6e-4, 5e-5, 0.2), (1e-3, 2e-6, 0.4), (1e-4, 2e-4, 0.3)]
 )
 def test_the_costs_of_exchanges_are_found_in_what_the_simulator_charges(
-    monkeypatch, dispatch, message, busy
+    monkeypatch, dispatch, message, busy, handover
 ):
     def polled(link):
         return replace(link, busy=busy)
 
     costs = {"dispatch": dispatch, "message": message}
-    right = relinked(replace(machine(2, 2), cores=2, **costs), inside=polled, between=polled)
+    bare = replace(machine(2, 2), cores=2, handover=handover, handover_awake=1.0)
+    right = relinked(replace(bare, **costs), inside=polled, between=polled)
+    hot = handover  # s that a thread works which takes up an operation
     cells = workload.choose(right, 5.0)
     made = workload.computing(workload.make_plan(right, cells))
     placed: list[CoreSharing] = []
@@ -53,17 +56,22 @@ def test_the_costs_of_exchanges_are_found_in_what_the_simulator_charges(
     for (_, _, name), task in last.tasks.items():
         if name in row:
             charged[row[name]] += task.demand * task.seconds.mean() * right.alone
-    # `dispatched` has the exchanges in the order in which they are placed, as the plan has them.
-    charged += [taken.mean() for _, _, taken in last.dispatched]
-    unknown = replace(made, machine=replace(machine(2, 2), cores=2))
+    # In the order in which operations are placed; exchanges as the plan has them.
+    every = np.array([taken.mean() for _, _, taken in last.at_once])
+    charged += every[every > 1.5 * hot]
+    taken_up = every[every <= 1.5 * hot]
+    assert taken_up.sum() == pytest.approx(3 * len(charged) * hot)  # encode, exchange, decode
+    charged += 3 * hot
+    unknown = replace(made, machine=bare)
     phase = resolved(phases_of(short_sleeps.make_plan(right), 0)[0])
     messages = messages_of_a_rank(phase.schedule, phase.payload, right, right.everyone)
     taken = message * messages + busy * 1e-4
     short = (
-        Short(1e-4, taken, 0.0),
-        Short(1e-4, dispatch + taken, 0.0),
+        Short(1e-4, hot + taken, 0.0),
+        Short(1e-4, 3 * hot + dispatch + taken, 0.0),
     )  # it does not cool down slowly
-    found = with_processor_costs([unknown], [times._replace(processor=charged)], short)
+    measured = times._replace(processor=charged, handover=handover)
+    found = with_processor_costs([unknown], [measured], short)
     assert found.dispatch == pytest.approx(dispatch, rel=0.1)
     assert found.between.busy == found.inside.busy == pytest.approx(busy, rel=0.1)
     assert found.message == pytest.approx(message, rel=0.1, abs=2e-6)
@@ -94,3 +102,15 @@ def test_coding_on_a_rank_that_computes_takes_cold_seconds_more():
     more = np.subtract(lasts[HOST, 1e-4], lasts[HOST, 0.0])
     np.testing.assert_allclose(more, 1e-4, rtol=1e-6)
     assert lasts[None, 1e-4] == lasts[None, 0.0]
+
+
+def test_threads_that_take_up_operations_work_on_the_core_that_a_rank_computes_on():
+    """The last layer's bucket is encoded, exchanged and decoded under the first one's backward."""
+    net = replace(graph([1_000] * 2), measured=HOST)
+    ends = []
+    for share in (0.0, 0.5):
+        on = replace(machine(2, 1), cores=1, handover=1e-4, handover_awake=share)
+        placed = simulate(plan(net, on, ["ring+dense"] * 2), 1).placed
+        (last,) = [one for one in placed if one.op.name == "backward/l0" and one.step == 0]
+        ends.append(last.end.max())
+    assert ends[1] - ends[0] == pytest.approx(HANDOVERS * 0.5 * 1e-4, rel=1e-2)

@@ -17,6 +17,7 @@ from commsched.machine.model import Link, Machine
 from commsched.machine.relink import relinked
 from commsched.plan.model import Plan
 from commsched.program.model import Kind
+from commsched.program.parts import HANDOVERS
 from commsched.simulate.breakdown import coding_seconds, makeups, waiting_seconds
 from commsched.simulate.clocks import asleep
 from commsched.simulate.engine import simulate
@@ -34,15 +35,16 @@ def with_processor_costs(
     The plans differ in whether ranks compute on cores. An exchange that lasts for measured seconds
     takes of a rank's cores
 
-        dispatch + message * messages + busy * seconds of waiting + its own coding
+        dispatch + message * messages + busy * seconds of waiting + its own coding and hand-overs
 
     and `cold` more on a rank that computes: by so much coding takes longer there. short: exchanges
     behind each other, which take no `dispatch`, and soon after another, which take a part of it.
     """
     machine = plans[-1].machine
     cold = max(times[-1].coding - times[0].coding, 0.0)
-    parts = [_Known.of(plan, each, cold) for plan, each in zip(plans, times, strict=True)]
-    parts += [_Known.short(plans[0], *one) for one in zip(short, (0.0, SOON), strict=True)]
+    hot = times[0].handover * machine.handover_awake
+    parts = [_Known.of(plan, each, cold, hot) for plan, each in zip(plans, times, strict=True)]
+    parts += [_Known.short(plans[0], *one, hot) for one in zip(short, (0.0, SOON), strict=True)]
     known, messages, waiting, taken, waking = (
         np.concatenate(column) for column in zip(*parts, strict=True)
     )
@@ -65,14 +67,18 @@ def with_processor_costs(
 class _Known(NamedTuple):
     """What is known of the exchanges of a plan: (phases,) each."""
 
-    known: Floats  # s of a core, of coding and in empty caches
+    known: Floats  # s of a core, of coding, in empty caches, and for hand-overs
     messages: Floats  # that a rank sends and receives
     waiting: Floats  # s
     taken: Floats  # s of a core, measured
     waking: Floats  # the share of waking up for which its thread has slept
 
     @classmethod
-    def of(cls, plan: Plan, measured: CellTimes, cold: float) -> "_Known":
+    def of(cls, plan: Plan, measured: CellTimes, cold: float, hot: float) -> "_Known":
+        """Return what is known of exchanges whose threads have slept; hot [s]: a hand-over's work.
+
+        Each is encoded, exchanged and decoded by a thread of its own.
+        """
         machine, (cell, kinds) = plan.machine, kinds_of(plan)
         phases = [resolved(one) for number in np.unique(cell) for one in phases_of(plan, number)]
         messages = [
@@ -85,7 +91,7 @@ class _Known(NamedTuple):
             coded[kinds[name]] = made.coded
         own = [coding_seconds(p, machine, c) for p, c in zip(phases, coded, strict=True)]
         return cls(
-            known=np.array(own) + cold * plan.net.occupies_cores,
+            known=np.array(own) + cold * plan.net.occupies_cores + HANDOVERS * hot,
             messages=np.array(messages),
             waiting=waiting_seconds(measured.exchange, coded, machine),
             taken=np.maximum(measured.processor, TINY),
@@ -93,11 +99,14 @@ class _Known(NamedTuple):
         )
 
     @classmethod
-    def short(cls, plan: Plan, measured: Short, slept: float) -> "_Known":
-        """Return what is known of an exchange whose thread has slept for `slept` s."""
+    def short(cls, plan: Plan, measured: Short, slept: float, hot: float) -> "_Known":
+        """Return what is known of an exchange whose threads have slept for `slept` s.
+
+        If they have not, only the one that decodes has; all was encoded before.
+        """
         machine, everyone = plan.machine, plan.machine.everyone
         phase = resolved(phases_of(make_plan(machine), 0)[0])
         messages = messages_of_a_rank(phase.schedule, phase.payload, machine, everyone)
         taken, share = max(measured.processor, TINY), asleep(slept, machine.cooling)
-        found = 0.0, messages, measured.seconds, taken, share
+        found = (HANDOVERS if slept else 1) * hot, messages, measured.seconds, taken, share
         return cls(*(np.array([each], np.float64) for each in found))

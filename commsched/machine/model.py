@@ -200,7 +200,7 @@ class Machine:
     # Processor time of a rank's threads per message that it sends or receives.
     message: Delay = 0.0
     # Processor time of a rank's threads per exchange for which a thread wakes up, besides coding,
-    # messages, and what `busy` says.
+    # messages, hand-overs, and what `busy` says.
     dispatch: Delay = 0.0
     # Processor time that coding, or waking up for an exchange, takes besides if the rank computes.
     cold: Delay = 0.0
@@ -211,7 +211,7 @@ class Machine:
     # 0: every sleep is a long one. The other numbers hold after a sleep of 5 ms.
     cooling: Delay = 0.0
     handover: Delay = 0.0  # mean until another thread of the rank takes up a ready operation
-    # What a thread takes of it, as a share, that has hardly slept.
+    # What a thread takes of it, as a share, that has hardly slept: that is its own work.
     handover_awake: Annotated[Rounded, PROPORTION] = 1.0
     handover_computing: Delay = 0.0  # mean besides, if the rank computes on a core
     # Seconds of bytes that a port to other nodes lets through at once after a rest.
@@ -291,6 +291,11 @@ class Machine:
     def waking(self) -> float:
         """The longest that a message waits for its receiver if that computes, s."""
         return self.wakeup + self.interpreter
+
+    @property
+    def handover_work(self) -> float:
+        """The processor time of a thread that takes up an operation, s."""
+        return self.handover * self.handover_awake
 
     @property
     def even(self) -> bool:

@@ -173,6 +173,9 @@ def seconds(parts: Iterable[Part], phase: Phase, numel: float, device: Device) -
 IDLE = CodingTime()  # of a rank that does not compute
 
 
+HANDOVERS = 3  # of a phase: threads of their own encode it, exchange it and decode it
+
+
 def handover_seconds(machine: Machine, net: Net) -> float:
     """Return the mean until another thread of a rank takes up a ready operation, s."""
     return machine.handover + (machine.handover_computing if net.occupies_cores else 0.0)

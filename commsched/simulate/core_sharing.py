@@ -67,8 +67,8 @@ class CoreSharing:
         self, plan: Plan, slower: Slower | None = None, before: "CoreSharing | None" = None
     ) -> None:
         self.tasks: dict[Key, _Task] = {}
-        # Role, s when an exchange begins, and s of processor time that it takes besides then.
-        self.dispatched: list[tuple[int, Floats, Floats]] = []
+        # Role, s when something begins, and s of processor time that it takes at once.
+        self.at_once: list[tuple[int, Floats, Floats]] = []
         # Role, s when an exchange begins and ends, and the cores that its interrupts take.
         self._interrupted: list[tuple[int, Floats, Floats, float]] = []
         self._machine = plan.machine
@@ -96,6 +96,11 @@ class CoreSharing:
         slower = self._slower.get(key, 1.0)
         self.tasks[key] = _Task(start, seconds, demand, stream, codes, slower)
         return seconds * slower
+
+    def begun(self, role: int, start: Floats, seconds: Floats) -> None:
+        """Note processor time that ranks take at once as they begin something: (ranks,) s."""
+        if self._machine.cores and seconds.any():
+            self.at_once.append((role, start, seconds))
 
     def interrupted(self, role: int, start: Floats, end: Floats, cores: float) -> None:
         """Note the cores that interrupts for an exchange's packets take of a rank: (ranks,) s."""
@@ -159,7 +164,7 @@ class CoreSharing:
             firsts = np.where(codes, np.minimum(taken, self._coding.slice), 0.0)
             computes = np.array([one.stream == "compute" for one in mine.values()])
             times = np.ones_like(placed)
-            begun = [rest for other, *rest in self.dispatched if other == role]
+            begun = [rest for other, *rest in self.at_once if other == role]
             first, last, share = self._interrupts(role, len(ranks))
             for column, rank in enumerate(ranks.tolist()):
                 stolen = Tasks(first[:, column], last[:, column], share, share)
@@ -174,7 +179,7 @@ class CoreSharing:
                 own = tasks.after(begins, firsts[:, column]).some(more)
                 beside = both(
                     short.longer(1.0 / self._coding.alone),
-                    self._dispatch([(a[column], b[column]) for a, b in begun]),
+                    self._taken_at_once([(a[column], b[column]) for a, b in begun]),
                 )
                 queue = own.queues(computes[more])
                 end = served_beside(own, beside, capacity[rank], queue, stolen)
@@ -195,8 +200,8 @@ class CoreSharing:
         first, last, share = zip(*mine, strict=True)
         return np.array(first), np.array(last), np.array(share)
 
-    def _dispatch(self, begun: Sequence[tuple[float, float]]) -> Tasks:
-        """Return what exchanges take of the cores as they begin: (s, s of processor time) each."""
+    def _taken_at_once(self, begun: Sequence[tuple[float, float]]) -> Tasks:
+        """Return what is taken of the cores as things begin: (s, s of processor time) each."""
         start, taken = np.array(begun, np.float64).reshape(-1, 2).T
         some = taken > 0.0
         start, lasts = start[some], taken[some] / self._machine.alone

@@ -228,7 +228,9 @@ class _Simulation:
             if self.waking:
                 mean = mean * self.waking.handed_over(clocks.asleep(op.stream, ready))
             later = ready + mean * self.draws.handover(self.plan, role, step, ranks, op.name)
-            ready = np.where(ready > clocks.free[op.stream], later, ready)
+            sleeps = ready > clocks.free[op.stream]
+            self.sharing.begun(role, ready, sleeps * machine.handover_work)
+            ready = np.where(sleeps, later, ready)
         return clocks.begin(op.stream, ready)
 
     def _end(self, role: int, step: int, op: Op, ready: Floats, start: Floats) -> Floats:
@@ -328,7 +330,7 @@ class _Simulation:
             demand = round(taken.sum() / lasts.sum() / GRAIN) * GRAIN if taken.any() else 0.0
             ends = begun + self.sharing.seconds(key, stream, begun, lasts, demand)
             woken = asleep[ranks] * (machine.dispatch + cold)
-            self.sharing.dispatched.append((role, begun, woken + work.handled))
+            self.sharing.begun(role, begun, woken + work.handled)
             interrupts = self.exchanges.interrupts(teams, float(found.sent.mean()), ends - begun)
             self.sharing.interrupted(role, begun, ends, interrupts)
             clocks.free[stream] = ends

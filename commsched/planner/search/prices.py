@@ -24,6 +24,7 @@ from commsched.planner.search.shortlist import Shortlist, shortlist
 from commsched.planner.space import Bucket, spec_of
 from commsched.program.model import Kind
 from commsched.program.parts import (
+    HANDOVERS,
     CodingTime,
     Part,
     gather_seconds,
@@ -52,7 +53,8 @@ class PricedRows(NamedTuple):
     seconds: Floats  # (4, phases, r): vote, encode, exchange, decode
     phases: Ints  # (r,)
     late: Floats  # (phases, r) s that exchanges last longer while the rank computes
-    handled: Floats  # (r,) s that messages take of a rank's share of the cores
+    # (r,) s that hand-overs and messages take of a rank's share of the cores
+    handled: Floats
 
     @property
     def kinds(self) -> Ints:
@@ -88,6 +90,7 @@ class Prices:
         self.waking = request.net.occupies_cores and request.machine.waking > 0.0
         self.coding_time = CodingTime.of(request.machine, request.net)
         self.message = request.machine.message / request.machine.alone
+        self.handover_work = request.machine.handover_work / request.machine.alone
         self._counted: dict[tuple[int, int | BucketSpec], Floats] = {}
         self._matrices: dict[tuple[BucketSpec, int], tuple[Floats, Floats]] = {}
         self.methods: list[Method] = []
@@ -295,15 +298,17 @@ class Prices:
             parts.append((np.array([i]), found))
         most = max((p.shape[1] for _, p in parts), default=1)
         seconds, late = np.zeros((4, most, len(buckets))), np.zeros((most, len(buckets)))
-        phases, handled = np.ones(len(buckets), np.int64), np.zeros(len(buckets))
+        phases = np.ones(len(buckets), np.int64)
         for where, part in parts:
             seconds[:, : part.shape[1], where] = part
             phases[where] = part.shape[1]
+        handovers = np.asarray(HANDOVERS * phases + 1, np.float64)  # one is for the update
+        handled = self.handover_work * handovers
         if self.waking or self.message:
             for i, (made, method) in enumerate(zip(buckets, methods, strict=True)):
                 waking, messages = self._messages(made, method)[:, : phases[i]]
                 late[: phases[i], i] = waking * self.waking
-                handled[i] = self.message * messages.sum()
+                handled[i] += self.message * messages.sum()
         return PricedRows(
             np.array([b.ready for b in buckets]),
             np.array([b.after for b in buckets], np.int64),
