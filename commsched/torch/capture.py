@@ -69,9 +69,10 @@ def capture(
     a chain. The net's source says which, and why.
 
     What `attach` costs the computing thread is measured, too: handing a layer's gradients over
-    counts as its backward, putting means back as the optimizer's. Large tensors get the decay of
-    their gradients' magnitudes. With `record` rank 0 leaves samples of its gradients in that file,
-    for `commsched plan --max-error E --gradients FILE`; both in steps after those that count.
+    counts as its backward, putting means back as the optimizer's. Large tensors get the density of
+    their gradients and the decay of their magnitudes. With `record` rank 0 leaves samples of its
+    gradients in that file, for `commsched plan --max-error E --gradients FILE`; all in steps after
+    those that count.
     """
     comm = started_by_mpi(comm)
     if steps < 2:
@@ -120,6 +121,7 @@ def capture(
     agree.on_all_ranks(gradients.write, comm)
     decays = over_ranks(gradients.decays(observer.parameters), comm)
     known = zip(observer.parameters, decays, strict=True)
+    observer.laws = gradients.laws()
     observer.decay = {name: round(float(decay), 3) for name, decay in known if decay > 0}
     buffers.restore()
     model.load_state_dict(before[0], strict=False)  # which has no buffers

@@ -187,12 +187,14 @@ def _net(
 
 
 def tensor_of(observer: Observer, name: str) -> Tensor:
-    """Return a parameter as a net states it: the rows that batches hit, its gradients' decay."""
+    """Return a parameter as a net states it: its gradients' non-zeros and decay."""
     parameter, hit = observer.parameters[name], observer.rows.get(name)
     law, lists = DENSE, False
     if hit:
         law, sparse = fit_rows(hit), {id(p) for p in sparse_embeddings(observer.model)}
         lists = law.law == "zipf" and id(parameter) in sparse
+    if law == DENSE:
+        law = observer.laws.get(name, DENSE)
     return Tensor(
         name=name,
         shape=shape_of(parameter),

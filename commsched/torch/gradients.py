@@ -1,4 +1,4 @@
-"""What the gradients of captured steps are like: how they decay, and samples of them in a file."""
+"""What the gradients of captured steps are like: zeros, decay, and samples of them in a file."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -13,6 +13,8 @@ from commsched.exchange.error import RANKS, is_small
 from commsched.exchange.recorded_gradients import Recording, sample
 from commsched.files import check_writable
 from commsched.net.decay import fit_decay
+from commsched.net.rows import Nonzeros
+from commsched.net.sparsity import Sparsity
 
 STEPS = 2 * RANKS.size  # a recorded gradient of each of RANKS is one of a step
 
@@ -23,6 +25,7 @@ class Gradients:
     def __init__(self, record: Path | None) -> None:
         self._recording: Recording | None = None
         self._decays: defaultdict[str, list[float]] = defaultdict(list)
+        self._nonzeros: defaultdict[str, Nonzeros] = defaultdict(Nonzeros)
         if record is not None:
             check_writable(record)
             self._recording = Recording(record)
@@ -40,10 +43,16 @@ class Gradients:
             if not is_small(parameter.shape):
                 values = gradient.coalesce().values() if listed else gradient
                 self._decays[name].append(fit_decay(sample(values.float().numpy())))
+                if not listed:
+                    self._nonzeros[name].add((gradient != 0).numpy())
 
     def decays(self, names: Mapping[str, Any]) -> Array:
         """Return the median decay of each parameter's gradients, NaN for unknown ones: (names,)."""
         return np.array([float(np.median(self._decays.get(n, [np.nan]))) for n in names])
+
+    def laws(self) -> dict[str, Sparsity]:
+        """Return the law of the elements that are not zero of each parameter that was looked at."""
+        return {name: seen.law() for name, seen in self._nonzeros.items()}
 
     def write(self) -> None:
         """Write the file, on the rank that has one."""

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from commsched.arrays import Array
+from commsched.net.sparsity import Sparsity
 from commsched.run.job.fabric import Middle
 from commsched.torch.hooks import Hook
 from commsched.torch.parameters import bare_name, no_parameter, trained
@@ -56,6 +57,7 @@ class Observer:
         self.activation = dict.fromkeys(self.owners, 0)  # B
         self.output = dict.fromkeys(self.owners, 0)  # B
         self.decay: dict[str, float] = {}  # tensor -> of its gradients' magnitudes, where known
+        self.laws: dict[str, Sparsity] = {}  # tensor -> of its gradients' non-zeros, where known
         self.rows: dict[str, list[Array]] = {}  # tensor -> (rows,) of each step, True where hit
         self._forward: list[dict[str, float]] = []  # step: layer -> s
         self._ready: list[dict[str, float]] = []  # step: parameter -> s from the start of backward

@@ -162,6 +162,17 @@ def the_decay_of_large_gradients_and_what_attach_costs_are_in_the_net_and_sample
 
 
 @check
+def the_density_of_large_gradients_is_in_the_net():
+    """Half of the columns are of inputs that are always zero."""
+    inputs = torch.rand(8, 100)
+    inputs[:, 50:] = 0.0
+    tensors = of_inputs(nn.Linear(100, 200), (inputs,)).tensors
+    law = tensors["weight"].sparsity
+    assert (law.law, law.density, law.after(8)) == ("curve", 0.5, 0.5), law
+    assert tensors["bias"].sparsity.law == "dense"
+
+
+@check
 def a_parameter_that_never_gets_a_gradient_is_refused_or_left_out():
     model = make("fork")
     model.odd = WORLD.rank == 1  # an arm for each rank
