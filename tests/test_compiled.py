@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from commsched.codecs import elias
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
-from commsched.kernels import compiled, half, lowrank, merge, quantise, select
+from commsched.kernels import bits, compiled, half, lowrank, merge, quantise, select
 from commsched.kernels.random import Dither
 from tests.test_codecs_lossy import LOSSY, ODD
 
@@ -54,6 +54,21 @@ def test_what_drives_exchanges_is_loaded_before_the_first():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "1\n"
+
+
+@given(
+    numel=st.integers(0, 700),
+    density=st.sampled_from([0, 0.01, 0.03, 0.09, 0.3, 0.99, 1]),
+    beyond=st.integers(0, 20),
+    seed=seeds,
+)
+def test_places_of_bits_are_the_same(switched, numel, density, beyond, seed):
+    flags = np.random.default_rng(seed).random(numel + beyond) < density
+    packed, places = bits.pack_flags(flags), np.flatnonzero(flags[:numel])
+    for found in switched(lambda: bits.set_bits(packed, numel)):
+        np.testing.assert_array_equal(found, places)
+    for found in switched(lambda: bits.set_flags(flags[:numel])):
+        np.testing.assert_array_equal(found, places)
 
 
 @given(values=floats)

@@ -11,7 +11,7 @@ from commsched.calibrate.fit import FACTORS, adjusted, fit, matters
 from commsched.cost.least_squares import NOISE
 from commsched.program.model import Kind
 from commsched.program.parts import IDLE
-from commsched.simulate.clocks import Waking, asleep
+from commsched.simulate.clocks import RESTED, SOON, Waking, asleep
 from commsched.simulate.engine import simulate
 from tests.support.small_plans import machine
 
@@ -61,7 +61,7 @@ def test_the_share_of_the_start_up_is_the_one_with_which_exchanges_follow_as_mea
 @pytest.mark.parametrize("cooling", [0.0, 5e-4, 1e-2])
 def test_threads_cool_down_as_slowly_as_lets_exchanges_take_what_was_measured(cooling):
     right = replace(machine(2, 2), startup=2e-4, handover=5e-5, awake=0.1, cooling=cooling)
-    placed = simulate(short_sleeps.make_plan(right, short_sleeps.SOON), 1).placed
+    placed = simulate(short_sleeps.make_plan(right, SOON), 1).placed
     starts = [one.start.max() for one in placed if one.op.kind is Kind.ENCODE]
     ends = [one.end.max() for one in placed if one.op.kind is Kind.EXCHANGE]
     soon = float(np.mean(np.subtract(ends, starts)[1:]))
@@ -70,13 +70,20 @@ def test_threads_cool_down_as_slowly_as_lets_exchanges_take_what_was_measured(co
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
-@pytest.mark.parametrize("cooling", [5e-4, 1e-2])
-def test_the_share_of_a_hand_over_is_the_one_with_which_it_takes_what_was_measured(share, cooling):
-    right = replace(machine(2, 2), handover=5e-5, handover_awake=share, awake=0.1, cooling=cooling)
-    law = Waking.of(right, IDLE)
-    soon = right.handover * law.handed_over(asleep(short_sleeps.SOON, cooling))
-    found = short_sleeps.handover_awake(replace(right, handover_awake=1.0), soon)
-    assert found == pytest.approx(share)
+@pytest.mark.parametrize("cooling", [0.0, 5e-4, 1e-2])
+def test_a_hand_over_takes_what_was_measured_after_short_and_long_sleeps(share, cooling):
+    whole = replace(machine(2, 2), startup=2e-4, handover=5e-5, awake=0.1, cooling=cooling)
+    behind = short_sleeps.Short(seconds=1e-5, processor=1e-5, handover=5e-5)
+    soon = short_sleeps.Short(seconds=1e-4, processor=1e-4, handover=share * 5e-5)
+    found = short_sleeps.added(whole, behind, soon, whole.handover)
+    assert found.handover_awake == pytest.approx(share)
+    law = Waking.of(replace(whole, handover_awake=share), IDLE)
+    sleeps = np.array([1e-5, SOON, 1e-3, 2e-3, RESTED, 1.0])
+    taken = law.handed_over(asleep(sleeps, cooling))
+    assert taken[-2:] == pytest.approx([1.0, 1.0])
+    if cooling:
+        assert taken[:2] == pytest.approx([share, share])
+        assert (np.diff(taken) >= -1e-12).all()
 
 
 def test_hand_overs_are_the_shorter_the_less_a_thread_has_slept():
@@ -84,7 +91,7 @@ def test_hand_overs_are_the_shorter_the_less_a_thread_has_slept():
     whole = replace(machine(2, 2), handover=5e-5, awake=0.5, cooling=2e-3)
     gaps = []
     for on in (whole, replace(whole, handover_awake=0.2)):
-        placed = simulate(short_sleeps.make_plan(on, short_sleeps.SOON), 1).placed
+        placed = simulate(short_sleeps.make_plan(on, SOON), 1).placed
         sent, decoded = (
             [one for one in placed if one.op.kind is kind] for kind in (Kind.EXCHANGE, Kind.DECODE)
         )

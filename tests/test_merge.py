@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.kernels import merge, whole_rows
-from commsched.kernels.merge import Listed, SparseSum, listed, merged, set_flags
+from commsched.kernels.bits import set_flags
+from commsched.kernels.merge import Listed, SparseSum, listed, merged
 from tests.support.gradients import bits
 
 some_lists = given(

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 
 import pytest
@@ -35,7 +35,7 @@ from commsched.lab.validate.cells import (
     make_plan,
     scaled,
 )
-from commsched.lab.validate.disturbance import Calm
+from commsched.lab.validate.disturbance import Calm, Disturbance, copying_seconds
 from commsched.lab.validate.fabrics import Bed
 from commsched.lab.validate.report import bars, summary
 from commsched.lab.validate.table import DecisionRow, FailedRow, MeasuredPlan, Row, ValidationRow
@@ -304,16 +304,33 @@ def test_what_was_disturbed_is_measured_again_and_the_calmest_counts(tmp_path):
             yield number
 
     for stolen, expected in (
-        ([1, 50], (0, 0.01)),
-        ([9, 2, 50], (1, 0.02)),
-        ([9, 4, 6, 0], (1, 0.04)),
+        ([1, 50], (0, Disturbance(0.01))),
+        ([9, 2, 50], (1, Disturbance(0.02))),
+        ([9, 4, 6, 0], (1, Disturbance(0.04))),
     ):
         stat.write_text("cpu  " + " ".join(map(str, ticks)) + " 0 0\n")
         values = measuring(stolen)
         assert Calm(stat)(lambda values=values: next(values)) == expected
     values = measuring([9, 2])
-    assert Calm(stat, patience=0.0)(lambda: next(values)) == (0, 0.09)
-    assert Calm(tmp_path / "nothing")(lambda: 7) == (7, 0.0)
+    assert Calm(stat, patience=0.0)(lambda: next(values)) == (0, Disturbance(0.09))
+    assert Calm(tmp_path / "nothing")(lambda: 7) == (7, Disturbance(0.0))
+
+
+def test_what_is_measured_waits_for_memory_to_be_as_fast_as_it_was(tmp_path, monkeypatch):
+    monkeypatch.setattr("commsched.lab.validate.disturbance.PAUSE", 0.0)
+    for copies, patience, expected in (
+        ([1.0, 1.05], 60.0, (0, Disturbance(0.0, 1.05))),
+        ([2.0, 2.0, 1.0, 1.0], 60.0, (0, Disturbance(0.0, 1.0))),  # it is slow at first
+        ([1.0, 2.0, 1.0, 0.95], 60.0, (1, Disturbance(0.0, 0.95))),  # it gets slow meanwhile
+        ([1.0, 2.0, 1.0, 0.5, 1.0, 1.5], 60.0, (2, Disturbance(0.0, 1.5))),
+        ([2.0, 0.5], 0.0, (0, Disturbance(0.0, 2.0))),
+    ):
+        left, values = iter(copies), count()
+        calm = Calm(tmp_path / "nothing", patience, copying=left.__next__)
+        assert calm(values.__next__, usual=1.0) == expected
+        assert not list(left)
+    assert Calm(tmp_path / "nothing", copying=iter(()).__next__)(lambda: 7) == (7, Disturbance(0.0))
+    assert copying_seconds() > 0.0
 
 
 def test_the_figure_shows_every_group_and_value_of_each_dimension(tmp_path):

@@ -26,6 +26,7 @@ from commsched.run.engine.probe import Arena, sleeping_barrier
 from commsched.run.job import agree
 from commsched.run.job.fabric import cores_of_host, fabric
 from commsched.run.wire.placement import ON_HOST, Placement
+from commsched.simulate.clocks import SOON
 from commsched.terminal import say
 
 LINKS, CODING, TRAITS, EXERCISE = 0.3, 0.1, 0.1, 0.45  # shares of the time
@@ -69,8 +70,7 @@ def calibrate(
     plans = [plan, workload.computing(plan)] if place is ON_HOST else [plan]
     times = exercise.measure(comm, plans, seconds * EXERCISE, timeout, place)
     behind, soon = (
-        short_sleeps.measure(comm, machine, timeout, place, apart)
-        for apart in (0.0, short_sleeps.SOON)
+        short_sleeps.measure(comm, machine, timeout, place, apart) for apart in (0.0, SOON)
     )
     progress("fitting", 1.0)
     if comm.rank == 0:

@@ -8,7 +8,7 @@ import numpy as np
 
 from commsched.arrays import Floats
 from commsched.calibrate.cell_times import TINY, CellTimes, kinds_of
-from commsched.calibrate.short_sleeps import SOON, Short, make_plan
+from commsched.calibrate.short_sleeps import Short, make_plan
 from commsched.cost.chain import messages_of_a_rank
 from commsched.cost.least_squares import least_squares
 from commsched.exchange.method import resolved
@@ -19,7 +19,7 @@ from commsched.plan.model import Plan
 from commsched.program.model import Kind
 from commsched.program.parts import HANDOVERS
 from commsched.simulate.breakdown import coding_seconds, makeups, waiting_seconds
-from commsched.simulate.clocks import asleep
+from commsched.simulate.clocks import SOON, asleep
 from commsched.simulate.engine import simulate
 
 # s of a core per exchange and per message, and the share of a core while an exchange waits: where
@@ -32,18 +32,19 @@ def with_processor_costs(
 ) -> Machine:
     """Return the machine of the last plan with `cold`, `dispatch`, `message`, and links' `busy`.
 
-    The plans differ in whether ranks compute on cores. An exchange that lasts for measured seconds
-    takes of a rank's cores
+    The plans differ in whether ranks compute on cores. An exchange takes of a rank's cores
 
         dispatch + message * messages + busy * seconds of waiting + its own coding and hand-overs
 
-    and `cold` more on a rank that computes: by so much coding takes longer there. short: exchanges
+    and `cold` more on a rank that computes: by so much coding takes longer there. It waits for
+    messages as long as if no rank computed; waiting for a core takes nothing. short: exchanges
     behind each other, which take no `dispatch`, and soon after another, which take a part of it.
     """
     machine = plans[-1].machine
     cold = max(times[-1].coding - times[0].coding, 0.0)
     hot = times[0].handover * machine.handover_awake
-    parts = [_Known.of(plan, each, cold, hot) for plan, each in zip(plans, times, strict=True)]
+    alone = times[0].exchange
+    parts = [_Known.of(p, each, alone, cold, hot) for p, each in zip(plans, times, strict=True)]
     parts += [_Known.short(plans[0], *one, hot) for one in zip(short, (0.0, SOON), strict=True)]
     known, messages, waiting, taken, waking = (
         np.concatenate(column) for column in zip(*parts, strict=True)
@@ -74,10 +75,13 @@ class _Known(NamedTuple):
     waking: Floats  # the share of waking up for which its thread has slept
 
     @classmethod
-    def of(cls, plan: Plan, measured: CellTimes, cold: float, hot: float) -> "_Known":
+    def of(
+        cls, plan: Plan, measured: CellTimes, alone: Floats, cold: float, hot: float
+    ) -> "_Known":
         """Return what is known of exchanges whose threads have slept; hot [s]: a hand-over's work.
 
-        Each is encoded, exchanged and decoded by a thread of its own.
+        Each is encoded, exchanged and decoded by a thread of its own. alone: (phases,) s of the
+        exchanges while no rank computes.
         """
         machine, (cell, kinds) = plan.machine, kinds_of(plan)
         phases = [resolved(one) for number in np.unique(cell) for one in phases_of(plan, number)]
@@ -93,7 +97,7 @@ class _Known(NamedTuple):
         return cls(
             known=np.array(own) + cold * plan.net.occupies_cores + HANDOVERS * hot,
             messages=np.array(messages),
-            waiting=waiting_seconds(measured.exchange, coded, machine),
+            waiting=waiting_seconds(alone, coded, machine),
             taken=np.maximum(measured.processor, TINY),
             waking=np.ones(len(phases)),
         )

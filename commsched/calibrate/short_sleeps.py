@@ -19,13 +19,12 @@ from commsched.program.registry import STRATEGIES
 from commsched.run.engine.recorder import Recorder
 from commsched.run.job import agree
 from commsched.run.wire.placement import Placement
-from commsched.simulate.clocks import asleep
+from commsched.simulate.clocks import SOON
 from commsched.simulate.engine import simulate
 from commsched.timeline.model import Span
 
-BUCKETS = 16  # of SMALL bytes
+BUCKETS = 16  # of SMALL bytes, all at once or SOON after each other
 STEPS = 12  # counted ones
-SOON = 5e-4  # s of compute before each other one
 MOST, HALVINGS = 1.0, 16  # s, the slowest cooling that is looked for, and in how many steps
 
 
@@ -92,8 +91,8 @@ def added(machine: Machine, behind: Short, soon: Short, handover: float) -> Mach
     """Add what threads take that have hardly slept; `handover` [s]: after a long sleep."""
     machine = replace(machine, awake=awake(machine, behind.seconds))
     machine = replace(machine, cooling=cooling(machine, soon.seconds))
-    share = handover_awake(replace(machine, handover=handover), soon.handover)
-    return replace(machine, handover_awake=share)
+    share = soon.handover / handover if handover else 1.0
+    return replace(machine, handover_awake=float(np.clip(share, 0.0, 1.0)))
 
 
 def awake(machine: Machine, behind: float) -> float:
@@ -121,14 +120,6 @@ def cooling(machine: Machine, soon: float) -> float:
         shorter = simulated(replace(machine, cooling=float(np.exp(middle))), SOON) < soon
         least, most = (least, middle) if shorter else (middle, most)
     return float(np.exp((least + most) / 2))
-
-
-def handover_awake(machine: Machine, soon: float) -> float:
-    """Return the share of `handover` at which one takes `soon` s that is SOON after another."""
-    share = asleep(SOON, machine.cooling)
-    if not machine.handover or share == 1.0:
-        return 1.0
-    return float(np.clip((soon / machine.handover - share) / (1.0 - share), 0.0, 1.0))
 
 
 def simulated(machine: Machine, apart: float = 0.0) -> float:

@@ -66,11 +66,32 @@ def numbers(values: Array, low: Array, inverse: Array, lift: Any, noise: Array, 
                 out[row, i] = np.uint8(np.int32(fine + lift) >> np.int32(16))
 
 
-# --- Twin of `select.above`. ---
+# --- Twins of `bits.set_bits` and `select.above`. ---
 
 PAGE = 4096  # elements per page: words are written first, then read
 LARGE = np.int32(0x7FFFFFFF)
 UNIT = np.uint64(1)
+FULL = ~np.uint64(0)
+
+
+@kernel
+def set_bits(words: Array, start: int, out: Array, count: int) -> int:
+    """Write `start` + places of ones in (n,) uint64, the lowest bit first, behind `count` others.
+
+    Returns how many there are then.
+    """
+    for at in range(len(words)):
+        bits, first = words[at], start + WORD * at
+        if bits == FULL:
+            for place in range(WORD):
+                out[count + place] = first + place
+            count += WORD
+            continue
+        while bits:
+            out[count] = first + np.int64(lowest(bits))
+            count += 1
+            bits &= bits - UNIT
+    return count
 
 
 @kernel
@@ -85,12 +106,7 @@ def above(words: Array, least: Any, start: int, out: Array) -> int:
                 hit = np.int32(words[page + WORD * group + i] & LARGE) >= least
                 bits |= np.uint64(hit) << np.uint64(i)
             hits[group] = bits
-        for group in range(PAGE // WORD):
-            bits = hits[group]
-            while bits:
-                out[count] = start + page + WORD * group + np.int64(lowest(bits))
-                count += 1
-                bits &= bits - UNIT
+        count = set_bits(hits, start + page, out, count)
     for i in range(whole, len(words)):
         if np.int32(words[i] & LARGE) >= least:
             out[count] = start + i

@@ -25,7 +25,6 @@ FLAGS = 10
 # 262,144 elements: two lists, 1 in 20 taken, 0.14 ms against 0.16; 1 in 10, 0.28 against 0.15; four
 # lists of 350,000 elements, 1 in 50, 0.31 against 0.17. On the same machine.
 JOIN = 2
-FEW, MANY = 0.005, 0.1  # between these densities NumPy tests every flag
 
 
 class Listed(NamedTuple):
@@ -58,32 +57,13 @@ def without_zeros(found: Listed) -> Listed:
 
 def listed(values: Array) -> Listed:
     """Return the non-zeros of (n,) float32; NaN is one."""
-    index = set_flags(values != 0) if here(values) else nonzeros(values)
+    index = nonzeros(values)
     return Listed(index, values.take(index))
 
 
 def here(values: Array) -> bool:
     """Tell whether NumPy's own functions are the fastest: for arrays in host memory."""
     return module_of(values) is np and device(values) is None
-
-
-def set_flags(flags: Array) -> Array:
-    """Return the ascending positions of True in (n,) bool: (m,) int64.
-
-    If few flags are set, words of 8 flags are tested first, which takes half the time.
-    """
-    words = len(flags) // 8
-    count = np.count_nonzero(flags)
-    if not FEW * len(flags) < count < MANY * len(flags) or flags.ctypes.data % 8:
-        return np.flatnonzero(flags)
-    view = flags[: 8 * words].view(np.uint64)
-    hit = np.flatnonzero(view != 0)
-    place = np.flatnonzero(view.take(hit).view(np.bool_))
-    hit <<= 3
-    found = hit.take(place >> 3)
-    place &= 7
-    found += place
-    return np.concatenate([found, 8 * words + np.flatnonzero(flags[8 * words :])])
 
 
 def merged(lists: list[Listed], numel: int) -> Listed:

@@ -4,7 +4,7 @@ import numpy as np
 
 from commsched.arrays import Array
 from commsched.kernels.accumulate import ADD, put
-from commsched.kernels.bits import pack_flags, packed_bytes
+from commsched.kernels.bits import pack_flags, packed_bytes, set_bits, set_flags
 from commsched.kernels.compiled import compiled
 from commsched.kernels.device import device
 from commsched.kernels.finite import finite
@@ -65,15 +65,15 @@ def added_above(values: Array, lost: Array, threshold: float) -> tuple[Array, bo
 
 def nonzeros(values: Array) -> Array:
     """Return the ascending indices of non-zeros, NaN included: (m,) int64."""
-    return np.flatnonzero(values != 0) if device(values) is None else above(values, 0.0)
+    return set_flags(values != 0) if device(values) is None else above(values, 0.0)
 
 
 def set_apart(values: Array) -> tuple[Array, Array]:
     """Return a bitmap of the non-zeros, (ceil(n / 8),) uint8, and their ascending indices."""
     gpu = device(values)
     if gpu is None:
-        flags = values != 0
-        return pack_flags(flags), np.flatnonzero(flags)
+        flags = pack_flags(values != 0)
+        return flags, set_bits(flags, len(values))
     words, index = gpu.select.flagged(values, int(TINY.view(np.int32)))
     return words.view(np.uint8)[: packed_bytes(len(values))], index
 

@@ -211,7 +211,7 @@ class Machine:
     # 0: every sleep is a long one. The other numbers hold after a sleep of 5 ms.
     cooling: Delay = 0.0
     handover: Delay = 0.0  # mean until another thread of the rank takes up a ready operation
-    # What a thread takes of it, as a share, that has hardly slept; this part is processor time.
+    # What a thread takes of it, as a share, that has slept for .5 ms or less: processor time.
     handover_awake: Annotated[Rounded, PROPORTION] = 1.0
     handover_computing: Delay = 0.0  # mean besides, if the rank computes on a core
     # Seconds of bytes that a port to other nodes lets through at once after a rest.

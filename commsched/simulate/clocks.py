@@ -11,6 +11,7 @@ from commsched.machine.model import Machine
 from commsched.program.parts import CodingTime
 
 RESTED = 5e-3  # s, a long sleep, as threads have between exchanges of a calibration
+SOON = 5e-4  # s, a short one, after which a calibration measures hand-overs
 
 
 def latest(one: Times, other: Times | float) -> Times:
@@ -49,7 +50,7 @@ class Waking(NamedTuple):
     startup: float  # s, of an exchange
     cold: float = 0.0  # s, of any coding
     cooling: float = 0.0  # s, see `asleep`
-    handover: float = 1.0  # the share of a hand-over that a thread takes which is awake
+    handover: float = 1.0  # the share of a hand-over that a thread takes after SOON or less
 
     @classmethod
     def of(cls, machine: Machine, coding: CodingTime) -> "Waking | None":
@@ -60,13 +61,22 @@ class Waking(NamedTuple):
         shares = machine.cooling, machine.handover_awake
         return cls(machine.awake, gather, machine.startup, cold, *shares)
 
+    def asleep(self, slept: Times) -> Any:
+        """Return `asleep` of a sleep of some s."""
+        return asleep(slept, self.cooling)
+
     def taken(self, asleep: Any) -> Any:
         """Return the share of these seconds that a thread takes which has slept."""
         return self.share + (1.0 - self.share) * asleep
 
     def handed_over(self, asleep: Any) -> Any:
-        """Return the share of a hand-over that a thread takes which has slept."""
-        return self.handover + (1.0 - self.handover) * asleep
+        """Return the share of a hand-over that a thread takes which has slept.
+
+        h + (1 - h) max(0, (a - s) / (1 - s)),  a = `asleep`, s = that of SOON, h = `handover`
+        """
+        soon = self.asleep(SOON)
+        grown = (asleep - soon) / (1.0 - soon) if soon < 1.0 else asleep
+        return self.handover + (1.0 - self.handover) * np.maximum(grown, 0.0)
 
     def saved(self, seconds: Times, waking: float, asleep: Any) -> Any:
         """Return the s, of up to `waking` of an operation's, that it takes less."""
@@ -115,7 +125,7 @@ class Clocks:
         free = self.free[stream]
         sleeps = ready > free
         slept = where(sleeps, ready, 0.0) - where(sleeps, free, 0.0)
-        return asleep(slept, self._waking.cooling)
+        return self._waking.asleep(slept)
 
     def exchange(
         self, stream: str, start: Times, end: Times, within: float = 0.0, late: Times | float = 0.0

@@ -213,10 +213,20 @@ def _text(rows: "Sequence[Row]", seed: int) -> str:
             f"{row.spread:.1%}",
             "-" if row.inside is None else "yes" if row.inside else "no",
             f"{row.stolen:.1%}",
+            "-" if row.memory is None else f"{row.memory:.2f}",
         )
         for row in report.measured(rows)
     ]
-    header = ("cell", "predicted ms", "measured ms", "error", "spread", "in interval", "stolen")
+    header = (
+        "cell",
+        "predicted ms",
+        "measured ms",
+        "error",
+        "spread",
+        "in interval",
+        "stolen",
+        "memory",
+    )
     decided = [report.decision_cells(row) for row in rows if isinstance(row, DecisionRow)]
     totals = [report.summary_cells(s) for s in report.summaries(report.measured(rows))]
     parts = [
@@ -227,6 +237,7 @@ def _text(rows: "Sequence[Row]", seed: int) -> str:
         report.left_out(rows, seed),
         "errors of the median iteration, positive: predicted too long; spread: p10 to p90 of the"
         " measured steps; in interval: p10 to p90 of the prediction contains the measurement;"
-        " stolen: processor time that other guests of the host took meanwhile",
+        " stolen: processor time that other guests of the host took meanwhile; memory, where"
+        " exchanges copy it: s of a copy beside the run, over those before the calibration",
     ]
     return "\n\n".join(part for part in parts if part)

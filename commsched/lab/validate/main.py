@@ -131,7 +131,7 @@ def _row(
     plan = make_plan(cell, net, machine)
     steps = max(wanted.steps, math.ceil(LASTS / iteration(plan)))
     predicted = simulate(plan, steps).timeline()
-    measured, stolen = session.measured(plan, cell, cell.stem, steps)
+    measured, disturbance = session.measured(plan, cell, cell.stem, steps)
     both = compare(predicted, measured, WARM)
     iterations = measure.iteration_seconds(measured)[measure.settled(measured, WARM)]
     low, middle, high = np.quantile(iterations, (0.1, 0.5, 0.9)).tolist()
@@ -143,7 +143,8 @@ def _row(
         predicted=both.iteration.predicted,
         measured=both.iteration.measured,
         spread=(high - low) / middle,
-        stolen=stolen,
+        stolen=disturbance.stolen,
+        memory=disturbance.memory,
         exchanges=_exchanges(plan, both),
         interval=None if sure is None else (sure.low, sure.high),
         why=() if both.why is None else _parts(plan, both.why, both.iteration.measured),

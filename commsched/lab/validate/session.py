@@ -10,8 +10,8 @@ from commsched import files
 from commsched.errors import CommschedError
 from commsched.lab.validate import cells
 from commsched.lab.validate.cells import BATCH, TRAIN, ValidationCell
-from commsched.lab.validate.disturbance import Calm
-from commsched.lab.validate.fabrics import RUN, Bed, ValidationFabric, measured_path
+from commsched.lab.validate.disturbance import Calm, Disturbance
+from commsched.lab.validate.fabrics import ON_THIS, RUN, Bed, ValidationFabric, measured_path
 from commsched.machine import file as machine_file
 from commsched.machine.model import Machine
 from commsched.net import file as net_file
@@ -21,8 +21,8 @@ from commsched.timeline import file as timeline_file
 from commsched.timeline.model import Timeline
 
 Say = Callable[[str], None]  # called with a sentence when something begins
-Measured = tuple[Timeline, float]  # a run, and the share of processor time that others took
-MACHINE = "machine.json"
+Measured = tuple[Timeline, Disturbance]  # a run, and what others took from it
+MACHINE, MEMORY = "machine.json", "memory.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +46,25 @@ class BedSession:
             return machine_file.read(tried)
 
         if not path.exists():
-            machine_file.write(path, self.calm(measured)[0])
+            usual = self.calm.copying() if self.copies else None
+            machine_file.write(path, self.calm(measured, usual)[0])
+            if usual:
+                files.write(self.folder / MEMORY, {"copy": usual})
             tried.unlink(missing_ok=True)
         return machine_file.read(path)
+
+    @property
+    def copies(self) -> bool:
+        """Return whether exchanges copy memory, so that its speed is theirs."""
+        return Bed.of(self.bed).fabric in ON_THIS
+
+    @property
+    def usual(self) -> float | None:
+        """Return the s of a copy of memory at the calibration; None: it does not matter."""
+        path = self.folder / MEMORY
+        if not (self.copies and path.exists()):
+            return None
+        return float(files.parse(files.read_text(path), str(path))["copy"])
 
     def net(self, cell: ValidationCell, machine: Machine) -> Net:
         """Return the net of a cell: scaled to the bed, or profiled by all its ranks at once."""
@@ -57,7 +73,8 @@ class BedSession:
         path = self.folder / f"{cell.net}.net.json"
         if not path.exists():
             self.say(f"{self.bed}: profiling {cell.net}")
-            self.fabric.run("profile", cell.net, "--batch", str(BATCH), "-o", str(path))
+            profile = "profile", cell.net, "--batch", str(BATCH), "-o", str(path)
+            self.calm(lambda: self.fabric.run(*profile), self.usual)
         return net_file.read(path)
 
     def measured(self, plan: Plan, cell: ValidationCell, stem: str, steps: int) -> Measured:
@@ -71,10 +88,10 @@ class BedSession:
             runs.append(self.fabric.execute(plan, self.folder / stem, steps, command))
             return runs[-1]
 
-        timeline, stolen = self.calm(run)
+        timeline, disturbance = self.calm(run, self.usual)
         if timeline is not runs[-1]:
             timeline_file.write(measured_path(self.folder / stem), timeline)
-        return timeline, stolen
+        return timeline, disturbance
 
 
 def begin(folder: Path, settings: Mapping[str, float]) -> None:

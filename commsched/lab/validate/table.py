@@ -62,6 +62,7 @@ class ValidationRow(_Row, frozen=True, kw_only=True, tag="cell"):
     measured: float
     spread: float  # p90 - p10 of the measured steps, as a share of their median
     stolen: float  # share of the processor time, by other guests of the host
+    memory: float | None = None  # s of a copy beside the run, over those of the calibration
     exchanges: tuple[Pair, ...]  # s of each bucket's, all phases together
     interval: Pair | None  # p10 and p90 of the prediction, s
     # The error of the iteration in parts: operation, cause, share of the measured iteration.
