@@ -20,6 +20,7 @@ from commsched.machine.device import Device
 from commsched.machine.fabric import HeldOut
 from commsched.machine.library import mpi_library
 from commsched.machine.model import Machine
+from commsched.machine.trust import CHANGE
 from commsched.plan.model import Plan
 from commsched.run.engine.memory_probe import shared_memory
 from commsched.run.engine.probe import Arena, sleeping_barrier
@@ -76,8 +77,13 @@ def calibrate(
     if comm.rank == 0:
         machine = _fitted(plans, cells, times, (behind, soon), lambda: progress("fitting", 1.0))
     sleeping_barrier(comm)
+    measured = dict(machine.measured)
+    if machine.shared_memory:
+        again = shared_memory(comm, seconds * MEMORY)
+        measured[CHANGE] = again[-1][1] / machine.shared_memory[-1][1]
     machine = replace(
         machine,
+        measured=measured,
         jitter=jitter,
         stalls=stalls.measure(comm, machine, seconds * STALLS),
         handover=times[0].handover,

@@ -10,7 +10,7 @@ from commsched.errors import CommschedError
 from commsched.files import check_writable
 from commsched.machine import file as machine_file
 from commsched.machine.model import Machine
-from commsched.machine.trust import LIMIT, errors_of, held_out_line, poor
+from commsched.machine.trust import CHANGE, LIMIT, errors_of, held_out_line, poor, steady
 from commsched.progress import progress_visible
 from commsched.run.job import agree
 from commsched.run.job.watchdog import Watchdog, end_together, watchdog
@@ -51,16 +51,27 @@ def _report(machine: Machine, output: Path) -> list[str]:
     """Say where the machine was measured, and how far to trust it."""
     errors = errors_of(machine)
     text = [f"{machine.source}; written to {output}", *([held_out_line(errors)] if errors else [])]
-    return [*text, *(f"warning: {sentence}" for sentence in _warnings(machine))]
+    return [*text, *(f"warning: {sentence}" for sentence in warnings_of(machine))]
 
 
-def _warnings(machine: Machine) -> list[str]:
+def warnings_of(machine: Machine) -> list[str]:
+    """Return why its predictions may be far off, in sentences."""
     alone = "1 rank exchanges nothing; use 'mpiexec -n P' to measure links"
     again = (
         f"this calibration is poor: `commsched validate` asks for a median error of at most"
         f" {LIMIT:.0%}; calibrate again with nothing else running, or with more --seconds"
     )
-    return [*[alone] * (machine.size == 1), *[again] * poor(errors_of(machine))]
+    change = machine.measured.get(CHANGE, 1.0)
+    moved = (
+        f"memory was {change:.2g} times as fast at the end of this calibration as at its begin:"
+        " other guests of this host or other programs use it, too, and exchanges inside a node are"
+        " predicted as well as its speed stays; calibrate again"
+    )
+    return [
+        *[alone] * (machine.size == 1),
+        *[again] * poor(errors_of(machine)),
+        *[moved] * (not steady(change)),
+    ]
 
 
 def _data(machine: Machine, output: Path) -> dict[str, object]:
@@ -71,7 +82,7 @@ def _data(machine: Machine, output: Path) -> dict[str, object]:
         "ranks": machine.size,
         "source": machine.source,
         "held_out_errors": list(errors),
-        "warnings": _warnings(machine),
+        "warnings": warnings_of(machine),
     }
 
 

@@ -1,5 +1,6 @@
 """How far predictions on a calibrated machine can be trusted: its held-out errors, in words."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +13,8 @@ from commsched.units import count, significant
 # (docs/explanation/accuracy.md): on the testbeds, with 5.8 %, iterations were off by
 # 1.2 % in the median and 16 % at the most; in shared memory, with 18 %, by 7.9 % and 40 %.
 LIMIT = 0.07
+CHANGE = "memory, end / begin"  # of a calibration: speed of copies on all ranks, in `measured`
+STEADY = 0.2  # by which memory may have become faster or slower meanwhile
 
 
 def errors_of(machine: Machine, computing: bool | None = None) -> tuple[float, ...]:
@@ -47,6 +50,11 @@ def doubts(errors: Sequence[float]) -> tuple[str, ...]:
         f" {count(len(errors), 'held-out exchange')}, above {LIMIT:.0%}; calibrate again with"
         " nothing else running, or longer",
     )
+
+
+def steady(change: float) -> bool:
+    """Tell whether memory is as fast as it was, `change` times."""
+    return abs(math.log(change)) <= math.log1p(STEADY)
 
 
 def poor(errors: Sequence[float]) -> bool:

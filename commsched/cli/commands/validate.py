@@ -50,7 +50,13 @@ OPTIONS = (
     Option("--seed", "N", "draw other cells", int, 0),
     Option("--steps", "N", "steps of a run at least, with one of warm-up", int, 11),
     Option("--seconds", "TIME", "duration of a calibration", SECONDS, 20.0),
-    Option("--patience", "TIME", "time for repeating disturbed measurements", PATIENCE, 60.0),
+    Option(
+        "--patience",
+        "TIME",
+        "time for repeating, or waiting out, what is disturbed",
+        PATIENCE,
+        60.0,
+    ),
     Option("--fail-above", "SHARE", "largest error allowed in a cell", PERCENT),
     Flag("--json", "print rows, summaries and bars as JSON"),
 )

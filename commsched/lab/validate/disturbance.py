@@ -11,9 +11,10 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from commsched.machine.trust import STEADY
+
 T = TypeVar("T")
 CALM = 0.02  # share of the processor time that may be stolen while something is measured
-STEADY = 0.2  # by which copies of memory may be faster or slower than they were
 TRIES = 3
 PATIENCE = 60.0  # s, default limit of all repetitions and waits together
 PAUSE = 1.0  # s between two looks at the memory
@@ -46,7 +47,7 @@ def _copies(core: int, together: Barrier) -> list[float]:
     os.sched_setaffinity(0, {core})  # of this thread
     source = np.ones(_COPIED // 4, np.float32)
     target = np.ones_like(source)
-    together.wait()
+    together.wait(PATIENCE)
     times = [time.perf_counter()]
     for _ in range(_COPIES):
         np.copyto(target, source)

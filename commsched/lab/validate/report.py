@@ -8,6 +8,7 @@ import numpy as np
 
 from commsched.exchange.registry import find_method
 from commsched.lab.validate.cells import PLANNED, TRAIN, draw
+from commsched.lab.validate.disturbance import Disturbance
 from commsched.lab.validate.fabrics import GPU
 from commsched.lab.validate.table import DecisionRow, FailedRow, Pair, Row, ValidationRow
 from commsched.text_table import in_markdown
@@ -92,6 +93,15 @@ def _collective(row: ValidationRow) -> str:
     return method.family if method is not None and method.codec is not None else "no pair"
 
 
+def _memory(row: ValidationRow) -> str:
+    """Return how fast memory was beside a run whose exchanges copy it."""
+    if row.memory is None:
+        return "on a network"
+    if Disturbance(0.0, row.memory).size <= 1.0:
+        return "as fast as at the calibration"
+    return "slower" if row.memory > 1.0 else "faster"
+
+
 # What the table and the figure distinguish.
 DIMENSIONS: dict[str, Callable[[ValidationRow], str]] = {
     "(a) compute": ratio,
@@ -100,6 +110,7 @@ DIMENSIONS: dict[str, Callable[[ValidationRow], str]] = {
     "(d) codec, or method of several phases": _method,
     "(d) collective": _collective,
     "(e) net": kind_of_net,
+    "memory": _memory,
 }
 
 

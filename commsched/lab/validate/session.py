@@ -11,7 +11,7 @@ from commsched.errors import CommschedError
 from commsched.lab.validate import cells
 from commsched.lab.validate.cells import BATCH, TRAIN, ValidationCell
 from commsched.lab.validate.disturbance import Calm, Disturbance
-from commsched.lab.validate.fabrics import ON_THIS, RUN, Bed, ValidationFabric, measured_path
+from commsched.lab.validate.fabrics import RUN, SHARED, Bed, ValidationFabric, measured_path
 from commsched.machine import file as machine_file
 from commsched.machine.model import Machine
 from commsched.net import file as net_file
@@ -56,7 +56,7 @@ class BedSession:
     @property
     def copies(self) -> bool:
         """Return whether exchanges copy memory, so that its speed is theirs."""
-        return Bed.of(self.bed).fabric in ON_THIS
+        return Bed.of(self.bed).fabric == SHARED
 
     @property
     def usual(self) -> float | None:
