@@ -98,7 +98,7 @@ def _memory(row: ValidationRow) -> str:
     if row.memory is None:
         return "on a network"
     if Disturbance(0.0, row.memory).size <= 1.0:
-        return "as fast as at the calibration"
+        return "as calibrated"
     return "slower" if row.memory > 1.0 else "faster"
 
 
