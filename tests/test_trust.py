@@ -9,7 +9,7 @@ from commsched.calibrate.session import warnings_of
 from commsched.cli.main import main
 from commsched.machine import file as machine_file
 from commsched.machine.fabric import HeldOut
-from commsched.machine.trust import CHANGE, LIMIT, doubts, errors_of, held_out_line, steady
+from commsched.machine.trust import LIMIT, MEMORY_CHANGE, doubts, errors_of, held_out_line, steady
 from commsched.net import file as net_file
 from commsched.plot.html import page_data
 from commsched.timeline.file import read
@@ -67,12 +67,12 @@ def test_calibrate_ends_with_its_held_out_error(tmp_path):
     errors = errors_of(machine)
     assert held_out_line(errors) in said
     assert ("this calibration is poor" in said) == bool(doubts(errors))
-    assert ("times as fast at the end" in said) == (not steady(machine.measured[CHANGE]))
+    assert ("times as fast at the end" in said) == (not steady(machine.measured[MEMORY_CHANGE]))
 
 
 def test_memory_that_became_slower_or_faster_is_told():
     for change in (0.5, 0.9, 1.1, 2.0):
-        on = replace(machine(1, 2), measured={CHANGE: change})
+        on = replace(machine(1, 2), measured={MEMORY_CHANGE: change})
         told = [text for text in warnings_of(on) if f"memory was {change:g} times as fast" in text]
         assert bool(told) == (change in (0.5, 2.0))
 

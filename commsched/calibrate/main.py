@@ -20,7 +20,7 @@ from commsched.machine.device import Device
 from commsched.machine.fabric import HeldOut
 from commsched.machine.library import mpi_library
 from commsched.machine.model import Machine
-from commsched.machine.trust import CHANGE
+from commsched.machine.trust import MEMORY_CHANGE
 from commsched.plan.model import Plan
 from commsched.run.engine.memory_probe import shared_memory
 from commsched.run.engine.probe import Arena, sleeping_barrier
@@ -80,7 +80,7 @@ def calibrate(
     measured = dict(machine.measured)
     if machine.shared_memory:
         again = shared_memory(comm, seconds * MEMORY)
-        measured[CHANGE] = again[-1][1] / machine.shared_memory[-1][1]
+        measured[MEMORY_CHANGE] = again[-1][1] / machine.shared_memory[-1][1]
     machine = replace(
         machine,
         measured=measured,

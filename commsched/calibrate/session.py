@@ -10,7 +10,7 @@ from commsched.errors import CommschedError
 from commsched.files import check_writable
 from commsched.machine import file as machine_file
 from commsched.machine.model import Machine
-from commsched.machine.trust import CHANGE, LIMIT, errors_of, held_out_line, poor, steady
+from commsched.machine.trust import LIMIT, MEMORY_CHANGE, errors_of, held_out_line, poor, steady
 from commsched.progress import progress_visible
 from commsched.run.job import agree
 from commsched.run.job.watchdog import Watchdog, end_together, watchdog
@@ -61,7 +61,7 @@ def warnings_of(machine: Machine) -> list[str]:
         f"this calibration is poor: `commsched validate` asks for a median error of at most"
         f" {LIMIT:.0%}; calibrate again with nothing else running, or with more --seconds"
     )
-    change = machine.measured.get(CHANGE, 1.0)
+    change = machine.measured.get(MEMORY_CHANGE, 1.0)
     moved = (
         f"memory was {change:.2g} times as fast at the end of this calibration as at its begin:"
         " other guests of this host or other programs use it, too, and exchanges inside a node are"

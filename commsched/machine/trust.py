@@ -13,7 +13,9 @@ from commsched.units import count, significant
 # (docs/explanation/accuracy.md): on the testbeds, with 5.8 %, iterations were off by
 # 1.2 % in the median and 16 % at the most; in shared memory, with 18 %, by 7.9 % and 40 %.
 LIMIT = 0.07
-CHANGE = "memory, end / begin"  # of a calibration: speed of copies on all ranks, in `measured`
+MEMORY_CHANGE = (
+    "memory, end / begin"  # of a calibration: speed of copies on all ranks, in `measured`
+)
 STEADY = 0.2  # by which memory may have become faster or slower meanwhile
 
 

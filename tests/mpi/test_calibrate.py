@@ -15,7 +15,7 @@ from commsched.coding.registry import CODECS
 from commsched.cost.price import method_seconds
 from commsched.exchange.registry import legal_methods
 from commsched.machine import file as machine_file
-from commsched.machine.trust import CHANGE
+from commsched.machine.trust import MEMORY_CHANGE
 from commsched.net.bucket import BucketSpec
 from commsched.run.engine.probe import median_cpu_seconds, median_seconds
 from commsched.run.job import agree
@@ -38,7 +38,7 @@ def test_the_calibrated_machine_can_be_planned_with_and_written(monkeypatch):
     assert counts.tolist() == sorted({n for n in (1, 2, 4, 8) if n < WORLD.size} | {WORLD.size})
     assert (rates > 0).all()
     assert (np.diff(rates) <= 0).all()
-    assert machine.measured[CHANGE] > 0.0
+    assert machine.measured[MEMORY_CHANGE] > 0.0
     assert machine.library == ("openmpi" if "Open MPI" in machine.fabric.mpi else "mpich")
     assert set(machine.device.codecs) == {codec.name for codec in coding.measured()}
     data = machine_file.to_data(machine)

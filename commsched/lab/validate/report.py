@@ -8,9 +8,9 @@ import numpy as np
 
 from commsched.exchange.registry import find_method
 from commsched.lab.validate.cells import PLANNED, TRAIN, draw
-from commsched.lab.validate.disturbance import Disturbance
 from commsched.lab.validate.fabrics import GPU
 from commsched.lab.validate.table import DecisionRow, FailedRow, Pair, Row, ValidationRow
+from commsched.machine.trust import steady
 from commsched.text_table import in_markdown
 from commsched.units import count
 
@@ -97,7 +97,7 @@ def _memory(row: ValidationRow) -> str:
     """Return how fast memory was beside a run whose exchanges copy it."""
     if row.memory is None:
         return "on a network"
-    if Disturbance(0.0, row.memory).size <= 1.0:
+    if steady(row.memory):
         return "as calibrated"
     return "slower" if row.memory > 1.0 else "faster"
 
