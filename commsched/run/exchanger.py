@@ -25,6 +25,7 @@ from commsched.run.engine.measurement import Measurement
 from commsched.run.engine.recorder import Recorder
 from commsched.run.engine.worker import Carrying, Roles
 from commsched.run.handover import (
+    BucketSlice,
     Caller,
     Handover,
     check_gradient,
@@ -89,6 +90,7 @@ class Exchanger:
     """
 
     names: tuple[str, ...]  # all tensors, in the order in which their sums come back
+    places: Mapping[str, Sequence[BucketSlice]]  # of tensors; another mapping once that changes
 
     def __init__(
         self,
@@ -116,9 +118,9 @@ class Exchanger:
             agree.check_plan(self._plan, comm)
             agree.check_files({"timeline": timeline, "record": record}, comm)
         self._user_comm = comm
-        self._since, self._places = 0, places_of(self._plan)  # first step of the launches in use
-        self.names = tuple(self._places)
-        self._handover = Handover(self._plan.net, self._places)
+        self._since, self.places = 0, places_of(self._plan)  # first step of the launches in use
+        self.names = tuple(self.places)
+        self._handover = Handover(self._plan.net, self.places)
         self._caller = Caller()
         self._updates = Updates() if STRATEGIES[self._plan.strategy].averages else None
         self._engine: Engine | None = None
@@ -202,7 +204,7 @@ class Exchanger:
         `ready` waits for others only in the first call after a tensor exceeded the error budget.
         """
         engine = self._running()
-        check_name(name, self._plan.net, self._places)
+        check_name(name, self._plan.net, self.places)
         tensor, module = self._plan.net.tensors[name], self._place.device.module
         if isinstance(gradient, tuple):
             gradient = check_rows(tensor, gradient, module, self._device)
@@ -217,7 +219,7 @@ class Exchanger:
         if self._recording is not None:
             self._recording.take(name, on_host(whole(gradient, tensor.numel)))
         lent = lent and self._device == "cpu"
-        self._caller.take(name, gradient, self._places[name], engine.buckets.states, lent)
+        self._caller.take(name, gradient, self.places[name], engine.buckets.states, lent)
         self._mark()
 
     def _look_back(self, engine: Engine, step: int) -> None:
@@ -233,8 +235,8 @@ class Exchanger:
         """Note the operations of a plan that the engine follows, and where its tensors travel."""
         self._since = since_of(plan, max(self._handover.step, 0))
         self._lower(plan, self._since)
-        self._places = places_of(plan, self._since)
-        self.names = tuple(self._places)
+        self.places = places_of(plan, self._since)
+        self.names = tuple(self.places)
         self._caller.whole.clear()
 
     def wait(self, name: str) -> Array | tuple[Array, Array]:
@@ -244,8 +246,8 @@ class Exchanger:
         gradient that was handed over as rows comes back as rows: ascending, without empty ones.
         """
         engine = self._running()
-        check_name(name, self._plan.net, self._places)
-        places, launches, step = self._places[name], self._plan.launches, self._handover.step
+        check_name(name, self._plan.net, self.places)
+        places, launches, step = self.places[name], self._plan.launches, self._handover.step
         self._handover.wait(name, [launches[place.launch].after for place in places])
         ends = [self._ends[place.launch] for place in places]
         missing = [end for end in ends if not engine.board.is_done(step, end)]
@@ -269,7 +271,7 @@ class Exchanger:
         if self._updates is None:
             raise CommschedError(f"plans of {self._plan.strategy!r} exchange no parameters")
         engine.board.check()
-        if not self._places:
+        if not self.places:
             self._handover.begin()
             self._submit(engine)
         elif not self._handover.over:

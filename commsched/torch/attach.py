@@ -31,12 +31,12 @@ def attach(
 ) -> Sync:
     """Average a model's gradients over all ranks, as a plan says; all ranks call it together.
 
-    Afterwards a training script stays as it is for one process. `backward()` hands each gradient
-    over as soon as it is ready, and returns when every `.grad` holds the mean over all ranks, as
-    with DistributedDataParallel. Gradients are read in place and copied once into the buckets; on
-    the host `.grad` then is the memory of the bucket, on a GPU the mean is copied into it. Sparse
-    gradients of embeddings are handed over as rows and come back sparse, see `Exchanger.ready`.
-    Parameters and buffers start as those of rank 0.
+    Afterwards a training script stays as it is for one process. `backward()` hands
+    gradients over as soon as they fill a bucket, and returns when every `.grad` holds the mean over
+    all ranks, as with DistributedDataParallel. Gradients are read in place and copied once into the
+    buckets; on the host `.grad` then is the memory of the bucket, on a GPU the mean is copied into
+    it. Sparse gradients of embeddings are handed over as rows and come back sparse, see
+    `Exchanger.ready`. Parameters and buffers start as those of rank 0.
 
     Parameters lie in memory of the host, or all on one GPU of each rank (the extra `cuda`). There
     CuPy adds gradients in PyTorch's current stream, which must stay the same one: let the script

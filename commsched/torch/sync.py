@@ -39,6 +39,7 @@ from commsched.torch.parameters import (
 )
 from commsched.torch.script_end import ScriptEnd
 from commsched.torch.states import as_arrays, as_tensors, broadcast
+from commsched.torch.unfilled_buckets import UnfilledBuckets
 from commsched.torch.watch import Watch
 
 
@@ -86,6 +87,7 @@ class Sync:
             broadcast(everything.values(), self._comm)
         self._buffers = named_buffers(model) if broadcast_buffers else {}
         self._taken: set[str] = set()
+        self._unfilled = UnfilledBuckets()
         self._keeping: set[str] = set()  # tensors of which a codec may have kept something
         self._keeping_plan: Plan | None = None  # up to which they are known
         self.after_step: Callable[[], None] = lambda: None  # called on all ranks after each step
@@ -163,11 +165,12 @@ class Sync:
             raise CommschedError(f"rank {self._comm.rank}: parameter {name!r} got a second {why}")
         if self._late is not None:
             self._late.check(name)
-        given = handed_over(name, parameter.grad)
-        if isinstance(given, tuple):
-            self._rows.add(name)
-        # A hook of the user's that comes later may change the gradient at any time.
-        self._exchanger.ready(name, given, lent=all_ours(parameter))
+        self._unfilled.add(name, parameter)
+        if not taken:
+            self._rows |= self._unfilled.begin(self._exchanger)
+        full = self._unfilled.fills(name)
+        if full or self._watch is not None or not all_ours(parameter):
+            self._rows |= self._unfilled.hand_over(self._exchanger)
         taken.add(name)
         if len(taken) == (1 if self._some_unused else len(self._parameters)):
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
@@ -189,8 +192,9 @@ class Sync:
 
     def _finish(self) -> None:
         """Put the means into `.grad`, after zeros for what got no gradient on this rank."""
-        self.before_means()
         exchanger = self._exchanger
+        self._rows |= self._unfilled.hand_over(exchanger)
+        self.before_means()
         for name in self._missing():
             parameter = self._parameters[name]
             if parameter.grad is None:

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from commsched.torch import DataParallel, attach
+from commsched.torch.hooks import Hook
 from tests.support.torch_checks import WORLD, averaged, check, said
 from tests.support.torch_nets import Tables, batch, loss_of, make, plan_of
 
@@ -197,3 +198,33 @@ def what_a_codec_kept_of_a_tensor_that_nobody_uses_arrives():
                 total += model.third.weight.grad
     assert model.third.weight.grad is None  # all of it has arrived
     assert torch.equal(total, given - WORLD.rank + (WORLD.size - 1) / 2)
+
+
+@check
+def a_full_bucket_is_handed_over_with_all_that_came():
+    """As is the first gradient of a step; what comes between waits for the next full bucket."""
+    model = make("mlp")
+    plan = plan_of(model, WORLD.size, bucket=400.0)  # B
+    unfilled = [{piece.tensor for piece in launch.pieces} for launch in plan.launches]
+    assert 1 < len(unfilled) < len(list(model.parameters()))
+    with attach(model, plan) as sync:
+        ready, handed = sync._exchanger.ready, []
+        sync._exchanger.ready = lambda name, *rest, **how: (
+            handed.append(name) or ready(name, *rest, **how)
+        )
+        seen, wanted, got = [], [], []
+
+        def after(name):
+            seen.append(name)
+            full = any(name in bucket and bucket <= set(seen) for bucket in unfilled)
+            wanted.append(list(seen) if full or len(seen) == 1 else wanted[-1])
+            got.append(list(handed))
+
+        for name, parameter in model.named_parameters():
+            parameter.register_post_accumulate_grad_hook(Hook(lambda _, name=name: after(name)))
+        for step in range(2):
+            loss_of(model, *batch("mlp", step, WORLD.rank)).backward()
+            assert got == wanted
+            assert handed == seen
+            for names in (seen, wanted, got, handed):
+                names.clear()
