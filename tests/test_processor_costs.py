@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from commsched.calibrate import short_sleeps, workload
 from commsched.calibrate.cell_times import kinds_of, predict
-from commsched.calibrate.processor_costs import with_processor_costs
+from commsched.calibrate.processor_costs import ProcessorCosts
 from commsched.calibrate.short_sleeps import Short
 from commsched.cost.chain import messages_of_a_rank
 from commsched.exchange.method import resolved
@@ -25,22 +25,8 @@ from tests.support.small_plans import graph, machine, plan
 HOST = Measured(device=PROCESSOR, source="a test")
 
 
-@pytest.mark.parametrize("handover", [0.0, 2e-5])
-@pytest.mark.parametrize(
-    ("dispatch", "message", "busy"), [(6e-4, 5e-5, 0.2), (1e-3, 2e-6, 0.4), (1e-4, 2e-4, 0.3)]
-)
-def test_the_costs_of_exchanges_are_found_in_what_the_simulator_charges(
-    monkeypatch, dispatch, message, busy, handover
-):
-    def polled(link):
-        return replace(link, busy=busy)
-
-    costs = {"dispatch": dispatch, "message": message}
-    bare = replace(machine(2, 2), cores=2, handover=handover, handover_awake=1.0)
-    right = relinked(replace(bare, **costs), inside=polled, between=polled)
-    hot = handover  # s that a thread works which takes up an operation
-    cells = workload.choose(right, 5.0)
-    made = workload.computing(workload.make_plan(right, cells))
+def charged(monkeypatch, made, hot):
+    """Predict the times of a plan, with the seconds of a core that the simulator charges."""
     placed: list[CoreSharing] = []
     slower = CoreSharing.slower
 
@@ -48,31 +34,71 @@ def test_the_costs_of_exchanges_are_found_in_what_the_simulator_charges(
         placed.append(self)
         return slower(self, ranks_of)
 
-    monkeypatch.setattr(CoreSharing, "slower", noted)
-    times = predict(made)
+    with monkeypatch.context() as patched:
+        patched.setattr(CoreSharing, "slower", noted)
+        times = predict(made)
     row = {name: row for name, row in kinds_of(made)[1].items() if row < len(times.exchange)}
-    charged = np.zeros(len(times.exchange))
+    found = np.zeros(len(times.exchange))
     last = placed[-1]
     for (_, _, name), task in last.tasks.items():
         if name in row:
-            charged[row[name]] += task.demand * task.seconds.mean() * right.alone
+            found[row[name]] += task.demand * task.seconds.mean() * made.machine.alone
     # In the order in which operations are placed; exchanges as the plan has them.
     every = np.array([taken.mean() for _, _, taken in last.at_once])
-    charged += every[every > 1.5 * hot]
+    found += every[every > 1.5 * hot]
     taken_up = every[every <= 1.5 * hot]
-    assert taken_up.sum() == pytest.approx(3 * len(charged) * hot)  # encode, exchange, decode
-    charged += 3 * hot
-    unknown = replace(made, machine=bare)
+    assert taken_up.sum() == pytest.approx(3 * len(found) * hot)  # encode, exchange, decode
+    return times._replace(processor=found + 3 * hot, handover=hot)
+
+
+COSTS = [(6e-4, 5e-5, 0.2), (1e-3, 2e-6, 0.4), (1e-4, 2e-4, 0.3)]  # dispatch, message, busy
+
+
+def machines(dispatch, message, busy, **traits):
+    """A machine with these costs, and one whose costs are unknown."""
+
+    def polled(link):
+        return replace(link, busy=busy)
+
+    bare = replace(machine(2, 2), cores=2, handover_awake=1.0, **traits)
+    costs = {"dispatch": dispatch, "message": message}
+    return relinked(replace(bare, **costs), inside=polled, between=polled), bare
+
+
+def shorts(right, busy):
+    """Exchanges of 1e-4 s behind each other, and soon after another; all threads have slept."""
     phase = resolved(phases_of(short_sleeps.make_plan(right), 0)[0])
     messages = messages_of_a_rank(phase.schedule, phase.payload, right, right.everyone)
-    taken = message * messages + busy * 1e-4
-    short = (
-        Short(1e-4, hot + taken, 0.0),
-        Short(1e-4, 3 * hot + dispatch + taken, 0.0),
-    )  # it does not cool down slowly
-    measured = times._replace(processor=charged, handover=handover)
-    found = with_processor_costs([unknown], [measured], short)
+    taken, hot = right.message * messages + busy * 1e-4, right.handover
+    return Short(1e-4, hot + taken, 0.0), Short(1e-4, 3 * hot + right.dispatch + taken, 0.0)
+
+
+@pytest.mark.parametrize("handover", [0.0, 2e-5])
+@pytest.mark.parametrize(("dispatch", "message", "busy"), COSTS)
+def test_the_costs_of_exchanges_are_found_in_what_the_simulator_charges(
+    monkeypatch, dispatch, message, busy, handover
+):
+    right, bare = machines(dispatch, message, busy, handover=handover)
+    made = workload.computing(workload.make_plan(right, workload.choose(right, 5.0)))
+    measured = charged(monkeypatch, made, handover)
+    unknown = replace(made, machine=bare)
+    found, _ = ProcessorCosts([unknown], [measured], shorts(right, busy)).fitted(bare)
     assert found.dispatch == pytest.approx(dispatch, rel=0.1)
+    assert found.between.busy == found.inside.busy == pytest.approx(busy, rel=0.1)
+    assert found.message == pytest.approx(message, rel=0.1, abs=2e-6)
+
+
+@pytest.mark.parametrize(("dispatch", "message", "busy"), COSTS)
+def test_ranks_that_compute_look_for_messages_while_these_wait_for_a_core(
+    monkeypatch, dispatch, message, busy
+):
+    right, bare = machines(dispatch, message, busy, wakeup=1e-3)
+    made = workload.make_plan(right, workload.choose(right, 5.0))
+    plans = [made, workload.computing(made)]
+    times = [charged(monkeypatch, plan, 0.0) for plan in plans]
+    assert (times[1].exchange > times[0].exchange).all()
+    unknown = [replace(plan, machine=bare) for plan in plans]
+    found, _ = ProcessorCosts(unknown, times, shorts(right, busy)).fitted(bare)
     assert found.between.busy == found.inside.busy == pytest.approx(busy, rel=0.1)
     assert found.message == pytest.approx(message, rel=0.1, abs=2e-6)
 

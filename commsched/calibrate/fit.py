@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from commsched.arrays import Floats
-from commsched.calibrate.cell_times import CellTimes, predict
+from commsched.calibrate.cell_times import NONE, CellTimes, predict
+from commsched.calibrate.processor_costs import ProcessorCosts
 from commsched.cost.least_squares import least_squares
 from commsched.machine.model import CodecRate, Machine
 from commsched.machine.relink import scaled_links
@@ -39,21 +40,32 @@ STARTS = (2.0,)  # logarithms from which these are searched, too: the first gues
 
 
 def fit(
-    plan: Plan, measured: CellTimes, fitted: npt.NDArray[np.bool_], beat: Callable[[], None]
+    plan: Plan,
+    measured: CellTimes,
+    fitted: npt.NDArray[np.bool_],
+    beat: Callable[[], None],
+    costs: ProcessorCosts | None = None,
 ) -> Machine:
     """Adjust the plan's machine to the measured times of the cells in `fitted`, (cells,).
 
     If the plan's net computes on the cores, only what computing changes is adjusted: first as if
-    each rank had cores of its own, which is far faster to simulate.
+    each rank had cores of its own, which is far faster to simulate. costs: are fitted with it;
+    how long exchanges wait to be woken and what they take of a core explain each other.
     """
+
+    def with_costs(machine: Machine) -> tuple[Machine, Floats]:
+        return (machine, NONE) if costs is None else costs.fitted(machine)
 
     def fitted_on(cores: float, machine: Machine, factors: Factors, starts: Starts = ()) -> Machine:
         def errors(tried: Machine) -> Floats:
             beat()
+            tried, errors_of_costs = with_costs(tried)
             on = replace(plan, machine=replace(tried, cores=cores))
-            return log_errors(predict(on), measured, fitted)
+            of_times = log_errors(predict(on), measured, fitted)
+            return np.concatenate([of_times, errors_of_costs])
 
-        return adjusted(machine, nearest(machine, factors, errors, starts))
+        found = adjusted(machine, nearest(machine, factors, errors, starts))
+        return with_costs(found)[0]
 
     if not plan.net.occupies_cores:  # exchanges that lie apart hardly share cores
         return fitted_on(0.0, plan.machine, FACTORS)

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from commsched.calibrate import coding, exercise, links, short_sleeps, stalls, traits, workload
 from commsched.calibrate.cell_times import CellTimes, predict
 from commsched.calibrate.fit import fit
-from commsched.calibrate.processor_costs import with_processor_costs
+from commsched.calibrate.processor_costs import ProcessorCosts
 from commsched.calibrate.short_sleeps import Short
 from commsched.calibrate.workload import WorkloadCell
 from commsched.exchange.pair import LIBRARY
@@ -170,12 +170,12 @@ def _fitted(
     if machine.nodes > 1 and plans[-1].net.occupies_cores:  # shared memory has no packets
         between = replace(machine.between, interrupts=times[-1].interrupts)
         machine = replace(machine, between=between)
-    for plan, real in zip(plans, times, strict=True):
-        machine = fit(replace(plan, machine=machine), real, ~held, beat)
-        if plan is plans[0]:
-            machine = short_sleeps.added(machine, *short, real.handover)
-            on_it = [replace(one, machine=machine) for one in plans]
-            machine = with_processor_costs(on_it, times, short)
+    machine = fit(replace(plans[0], machine=machine), times[0], ~held, beat)
+    machine = short_sleeps.added(machine, *short, times[0].handover)
+    costs = ProcessorCosts([replace(one, machine=machine) for one in plans], times, short)
+    machine, _ = costs.fitted(machine)
+    if plans[-1].net.occupies_cores:
+        machine = fit(replace(plans[-1], machine=machine), times[-1], ~held, beat, costs)
     found = []
     for plan, real in zip(plans, times, strict=True):
         predicted = predict(replace(plan, machine=machine))

@@ -9,9 +9,9 @@ import numpy as np
 from commsched.arrays import Floats
 from commsched.calibrate.cell_times import TINY, CellTimes, kinds_of
 from commsched.calibrate.short_sleeps import Short, make_plan
-from commsched.cost.chain import messages_of_a_rank
+from commsched.cost.chain import messages_of_a_rank, seconds_of_waking
 from commsched.cost.least_squares import least_squares
-from commsched.exchange.method import resolved
+from commsched.exchange.method import Phase, resolved
 from commsched.exchange.registry import phases_of
 from commsched.machine.model import Link, Machine
 from commsched.machine.relink import relinked
@@ -22,47 +22,70 @@ from commsched.simulate.breakdown import coding_seconds, makeups, waiting_second
 from commsched.simulate.clocks import SOON, asleep
 from commsched.simulate.engine import simulate
 
-# s of a core per exchange and per message, and the share of a core while an exchange waits: where
-# the search begins, and the expected error of each one's logarithm.
-START, DOUBT = np.array([3e-4, 3e-5, 0.2]), np.full(3, 3.0)
+# s of a core per exchange and per message, and the share of a core while an exchange waits, of a
+# rank that computes and of one that does not: where the search begins, and the expected error of
+# each one's logarithm.
+START, DOUBT = np.array([3e-4, 3e-5, 0.2, 0.2]), np.full(4, 3.0)
+ROUNDS = 60
 
 
-def with_processor_costs(
-    plans: Sequence[Plan], times: Sequence[CellTimes], short: tuple[Short, Short]
-) -> Machine:
-    """Return the machine of the last plan with `cold`, `dispatch`, `message`, and links' `busy`.
+class ProcessorCosts:
+    """What the exchanges of calibration take of a rank's cores.
 
-    The plans differ in whether ranks compute on cores. An exchange takes of a rank's cores
+    An exchange takes
 
         dispatch + message * messages + busy * seconds of waiting + its own coding and hand-overs
 
     and `cold` more on a rank that computes: by so much coding takes longer there. It waits for
-    messages as long as if no rank computed; waiting for a core takes nothing. short: exchanges
-    behind each other, which take no `dispatch`, and soon after another, which take a part of it.
+    messages as long as if no rank computed, and for wake-ups if ranks compute; waiting for a core
+    to code on takes nothing. Ranks that compute look for messages less often: `busy` is theirs.
     """
-    machine = plans[-1].machine
-    cold = max(times[-1].coding - times[0].coding, 0.0)
-    hot = times[0].handover * machine.handover_awake
-    alone = times[0].exchange
-    parts = [_Known.of(p, each, alone, cold, hot) for p, each in zip(plans, times, strict=True)]
-    parts += [_Known.short(plans[0], *one, hot) for one in zip(short, (0.0, SOON), strict=True)]
-    known, messages, waiting, taken, waking = (
-        np.concatenate(column) for column in zip(*parts, strict=True)
-    )
 
-    def errors(logs: Floats) -> Floats:
-        dispatch, message, busy = START * np.exp(logs)
-        own = known + dispatch * waking + message * messages + busy * waiting
-        found: Floats = np.log(own / taken)
-        return found
+    def __init__(
+        self, plans: Sequence[Plan], times: Sequence[CellTimes], short: tuple[Short, Short]
+    ) -> None:
+        """Note the times of plans that differ in whether ranks compute on cores.
 
-    dispatch, message, busy = (START * np.exp(least_squares(errors, DOUBT))).tolist()
+        short: exchanges behind each other, which take no `dispatch`, and soon after another, which
+        take a part of it.
+        """
+        machine = plans[-1].machine
+        self._cold = max(times[-1].coding - times[0].coding, 0.0)
+        hot = times[0].handover * machine.handover_awake
+        alone = times[0].exchange
+        self._parts = [
+            *(_Known.of(p, t, alone, self._cold, hot) for p, t in zip(plans, times, strict=True)),
+            *(_Known.short(plans[0], s, n, hot) for s, n in zip(short, (0.0, SOON), strict=True)),
+        ]
 
-    def polled(link: Link) -> Link:
-        return replace(link, busy=min(busy, 1.0))
+    def fitted(self, machine: Machine) -> tuple[Machine, Floats]:
+        """Return the machine with `cold`, `dispatch`, `message`, and links' `busy`.
 
-    machine = relinked(machine, inside=polled, between=polled)
-    return replace(machine, dispatch=dispatch, message=message, cold=cold)
+        And the errors of logarithms that are left: of the plans' exchanges, and of short ones.
+        """
+        known, messages, taken, slept = (
+            np.concatenate([getattr(part, name) for part in self._parts])
+            for name in ("known", "messages", "taken", "slept")
+        )
+        waiting = np.concatenate([part.waiting(machine) for part in self._parts])
+        computing = np.concatenate([np.full(len(p.taken), bool(p.computing)) for p in self._parts])
+
+        def errors(logs: Floats) -> Floats:
+            dispatch, message, busy, idle = START * np.exp(logs)
+            polls = np.where(computing, busy, idle)
+            own = known + dispatch * slept + message * messages + polls * waiting
+            found: Floats = np.log(own / taken)
+            return found
+
+        logs = least_squares(errors, DOUBT, rounds=ROUNDS)
+        dispatch, message, busy, _ = (START * np.exp(logs)).tolist()
+
+        def polled(link: Link) -> Link:
+            return replace(link, busy=min(busy, 1.0))
+
+        machine = relinked(machine, inside=polled, between=polled)
+        machine = replace(machine, dispatch=dispatch, message=message, cold=self._cold)
+        return machine, errors(logs)
 
 
 class _Known(NamedTuple):
@@ -70,9 +93,11 @@ class _Known(NamedTuple):
 
     known: Floats  # s of a core, of coding, in empty caches, and for hand-overs
     messages: Floats  # that a rank sends and receives
-    waiting: Floats  # s
     taken: Floats  # s of a core, measured
-    waking: Floats  # the share of waking up for which its thread has slept
+    slept: Floats  # the share of waking up for which its thread has slept
+    alone: Floats  # s of the exchange while no rank computes
+    coded: Floats  # s of it in which ranks code
+    computing: tuple[Phase, ...]  # those of a plan whose ranks compute
 
     @classmethod
     def of(
@@ -97,9 +122,11 @@ class _Known(NamedTuple):
         return cls(
             known=np.array(own) + cold * plan.net.occupies_cores + HANDOVERS * hot,
             messages=np.array(messages),
-            waiting=waiting_seconds(alone, coded, machine),
             taken=np.maximum(measured.processor, TINY),
-            waking=np.ones(len(phases)),
+            slept=np.ones(len(phases)),
+            alone=alone,
+            coded=coded,
+            computing=tuple(phases) if plan.net.occupies_cores else (),
         )
 
     @classmethod
@@ -112,5 +139,15 @@ class _Known(NamedTuple):
         phase = resolved(phases_of(make_plan(machine), 0)[0])
         messages = messages_of_a_rank(phase.schedule, phase.payload, machine, everyone)
         taken, share = max(measured.processor, TINY), asleep(slept, machine.cooling)
-        found = (HANDOVERS if slept else 1) * hot, messages, measured.seconds, taken, share
-        return cls(*(np.array([each], np.float64) for each in found))
+        seconds = measured.seconds + machine.startup
+        known = (HANDOVERS if slept else 1) * hot
+        found = known, messages, taken, share, seconds, 0.0
+        return cls._make([*np.array(found)[:, np.newaxis], ()])
+
+    def waiting(self, machine: Machine) -> Floats:
+        """Return for how long a rank's thread waits for messages: (phases,) s."""
+        late = np.zeros(len(self.alone))
+        for number, phase in enumerate(self.computing):
+            what = phase.schedule, phase.payload, machine, machine.everyone
+            late[number] = seconds_of_waking(*what)
+        return waiting_seconds(self.alone + late, self.coded, machine)

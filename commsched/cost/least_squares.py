@@ -7,7 +7,7 @@ import numpy as np
 from commsched.arrays import Floats
 
 NOISE = 0.05  # expected error of the logarithm of a measured time
-ROUNDS = 12
+ROUNDS = 12  # of errors that take long to compute
 RENEWED = 6  # rounds after which the slopes are computed again
 STEP = 0.02  # of a logarithm, for the slopes
 NEAR = 0.1  # change of the logarithms up to which the slopes stay valid
@@ -20,7 +20,10 @@ TRIED = 2  # starts of the smallest cost from which the search goes on
 
 
 def least_squares(
-    errors: Callable[[Floats], Floats], doubt: Floats, starts: Sequence[Floats] = ()
+    errors: Callable[[Floats], Floats],
+    doubt: Floats,
+    starts: Sequence[Floats] = (),
+    rounds: int = ROUNDS,
 ) -> Floats:
     """Return the logarithms of factors, (n,), with the smallest errors; 0 is what was known.
 
@@ -37,7 +40,8 @@ def least_squares(
         return float(far + (logs**2 / doubt**2).sum())
 
     near = sorted(starts, key=lambda logs: cost(logs, errors(logs)))[:TRIED]
-    ends = [_descended(errors, doubt, logs, cost) for logs in (np.zeros(len(doubt)), *near)]
+    begin = np.zeros(len(doubt)), *near
+    ends = [_descended(errors, doubt, logs, cost, rounds) for logs in begin]
     return min(ends, key=lambda logs: cost(logs, errors(logs))) if near else ends[0]
 
 
@@ -46,11 +50,12 @@ def _descended(
     doubt: Floats,
     logs: Floats,
     cost: Callable[[Floats, Floats], float],
+    rounds: int,
 ) -> Floats:
     """Go down from a start."""
     here = errors(logs)
     slopes, far, stuck = np.zeros((0, 0)), True, False
-    for number in range(ROUNDS):
+    for number in range(rounds):
         fresh = stuck or (far and number % RENEWED == 0)
         if fresh:
             slopes = np.stack(

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import cycle
+from typing import TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -25,6 +26,8 @@ from commsched.run.job.clock import now
 from commsched.run.wire.path import Exchange
 from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.schedule.registry import COLLECTIVES
+
+Told = TypeVar("Told")
 
 PAUSE = 1e-3  # s of sleep before each repeat
 IDLE = 2e-3  # s between polls of ranks that wait for a measurement of others
@@ -59,32 +62,37 @@ def median_cpu_seconds(
 ) -> float:
     """Median s of processor time that one `work` takes its thread; the mean of the ranks.
 
-    On shared cores it varies much less than the result of `repeat`, because waiting for a core does
-    not count.
+    On shared cores it varies much less than the seconds that it lasts, because waiting for a core
+    does not count. It is the second `work` after a sleep: those of an exchange follow each other.
     """
-    _, taken = _repeated(comm, seconds, work, least)
+
+    def twice() -> float:
+        work()
+        before = time.thread_time()
+        work()
+        return time.thread_time() - before
+
+    _, taken = _repeated(comm, seconds, twice, least)
     return float(np.mean(agree.gather_numbers(float(np.median(taken)), comm)))
 
 
 def _repeated(
-    comm: MPI.Intracomm, seconds: float, work: Callable[[], None], least: int
-) -> tuple[list[float], list[float]]:
-    """Seconds, and seconds of processor time, of `least` repeats or more on this rank."""
+    comm: MPI.Intracomm, seconds: float, work: Callable[[], Told], least: int
+) -> tuple[list[float], list[Told]]:
+    """Seconds of `least` repeats or more on this rank, and what each returns."""
     work()
     lasted: list[float] = []
-    taken: list[float] = []
+    told: list[Told] = []
     end = now() + seconds
     enough = np.zeros(1, np.uint8)
     while not enough[0]:
         start = now() + PAUSE
         time.sleep(PAUSE)
-        before = time.thread_time()
-        work()
-        taken.append(time.thread_time() - before)
+        told.append(work())
         lasted.append(now() - start)
         enough[0] = now() > end and len(lasted) >= least
         comm.Allreduce(MPI.IN_PLACE, enough, op=MPI.MAX)
-    return lasted, taken
+    return lasted, told
 
 
 def sleeping_barrier(comm: MPI.Intracomm) -> None:
