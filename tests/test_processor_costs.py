@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from commsched.calibrate import short_sleeps, workload
 from commsched.calibrate.cell_times import kinds_of, predict
-from commsched.calibrate.processor_costs import ProcessorCosts
+from commsched.calibrate.processor_costs import ProcessorCosts, of_full_port
 from commsched.calibrate.short_sleeps import Short
 from commsched.cost.chain import messages_of_a_rank
 from commsched.exchange.method import resolved
@@ -101,6 +101,20 @@ def test_ranks_that_compute_look_for_messages_while_these_wait_for_a_core(
     found, _ = ProcessorCosts(unknown, times, shorts(right, busy)).fitted(bare)
     assert found.between.busy == found.inside.busy == pytest.approx(busy, rel=0.1)
     assert found.message == pytest.approx(message, rel=0.1, abs=2e-6)
+
+
+def test_interrupts_are_those_of_a_full_port():
+    """Beside an exchange that fills a port for a part of its time they take less of a rank."""
+    on = replace(machine(2, 1), cores=2)
+    made = workload.computing(plan(graph([1_000_000]), on, ["ring+dense"]))
+    times = predict(made)
+    full = 4e6 * on.between.per_byte  # s: a ring of two ranks sends as many bytes as a bucket has
+    (lasts,) = times.exchange.tolist()
+    measured = times._replace(exchange=np.array([4 * lasts]), interrupts=0.1)
+    assert of_full_port(made, measured) == pytest.approx(0.1 * 4 * lasts / full)
+    assert of_full_port(made, measured._replace(interrupts=0.9)) == 1.0
+    short = times._replace(exchange=np.array([full / 2]), interrupts=0.1)
+    assert of_full_port(made, short) == pytest.approx(0.1)  # more than full it cannot be
 
 
 @given(price=st.floats(1e-6, 1.0), ranks=st.sampled_from([1, 2, 4]))

@@ -21,11 +21,11 @@ from commsched.program.parts import HANDOVERS
 from commsched.simulate.breakdown import coding_seconds, makeups, waiting_seconds
 from commsched.simulate.clocks import SOON, asleep
 from commsched.simulate.engine import simulate
+from commsched.simulate.exchange_costs import port_seconds
 
-# s of a core per exchange and per message, and the share of a core while an exchange waits, of a
-# rank that computes and of one that does not: where the search begins, and the expected error of
-# each one's logarithm.
-START, DOUBT = np.array([3e-4, 3e-5, 0.2, 0.2]), np.full(4, 3.0)
+# s of a core per exchange and per message, and the share of a core while an exchange waits: where
+# the search begins, and the expected error of each one's logarithm.
+START, DOUBT = np.array([3e-4, 3e-5, 0.2]), np.full(3, 3.0)
 ROUNDS = 60
 
 
@@ -38,7 +38,7 @@ class ProcessorCosts:
 
     and `cold` more on a rank that computes: by so much coding takes longer there. It waits for
     messages as long as if no rank computed, and for wake-ups if ranks compute; waiting for a core
-    to code on takes nothing. Ranks that compute look for messages less often: `busy` is theirs.
+    to code on takes nothing.
     """
 
     def __init__(
@@ -68,17 +68,15 @@ class ProcessorCosts:
             for name in ("known", "messages", "taken", "slept")
         )
         waiting = np.concatenate([part.waiting(machine) for part in self._parts])
-        computing = np.concatenate([np.full(len(p.taken), bool(p.computing)) for p in self._parts])
 
         def errors(logs: Floats) -> Floats:
-            dispatch, message, busy, idle = START * np.exp(logs)
-            polls = np.where(computing, busy, idle)
-            own = known + dispatch * slept + message * messages + polls * waiting
+            dispatch, message, busy = START * np.exp(logs)
+            own = known + dispatch * slept + message * messages + busy * waiting
             found: Floats = np.log(own / taken)
             return found
 
         logs = least_squares(errors, DOUBT, rounds=ROUNDS)
-        dispatch, message, busy, _ = (START * np.exp(logs)).tolist()
+        dispatch, message, busy = (START * np.exp(logs)).tolist()
 
         def polled(link: Link) -> Link:
             return replace(link, busy=min(busy, 1.0))
@@ -86,6 +84,24 @@ class ProcessorCosts:
         machine = relinked(machine, inside=polled, between=polled)
         machine = replace(machine, dispatch=dispatch, message=message, cold=self._cold)
         return machine, errors(logs)
+
+
+def of_full_port(plan: Plan, measured: CellTimes) -> float:
+    """Return the cores that interrupts take of a rank while its port is full.
+
+    Beside the plan's exchanges ports were full for a part of the time only. (At most 1.)
+    """
+    machine, kinds = plan.machine, kinds_of(plan)[1]
+    ranks = np.array(machine.everyone.ranks)
+    full = sum(
+        min(
+            port_seconds(machine, machine.between, ranks, float(one.sent.mean())),
+            float(measured.exchange[kinds[one.op.name]]),
+        )
+        for one in simulate(plan, 1).placed
+        if one.op.kind is Kind.EXCHANGE
+    )
+    return min(measured.interrupts * float(measured.exchange.sum()) / full, 1.0) if full else 0.0
 
 
 class _Known(NamedTuple):

@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from commsched.arrays import Floats
+from commsched.arrays import Floats, Ints
 from commsched.cost.chain import messages_of_a_rank, seconds_of_waking
 from commsched.exchange.method import Phase
 from commsched.exchange.registry import method_at
 from commsched.exchange.vote import voting
-from commsched.machine.model import Link
+from commsched.machine.model import Link, Machine
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op
 from commsched.program.phases import decided_phase
@@ -110,15 +110,11 @@ class ExchangeCosts:
 
         As many as its link says if they fill its share of the port all the while.
         """
-        machine, link = self.plan.machine, self.link(teams)
+        link = self.link(teams)
         if not link.interrupts:
             return 0.0
-        per_byte = link.per_byte
-        if machine.nic is not None:
-            of_a_node = np.bincount(np.array(machine.node_of_rank)[teams.ranks.ravel()]).max()
-            per_byte = max(per_byte, machine.nic.per_byte * of_a_node / machine.nic.per_node)
-        filled = sent * per_byte / max(float(lasts.mean()), TINY)
-        return link.interrupts * min(filled, 1.0)
+        filled = port_seconds(self.plan.machine, link, teams.ranks, sent)
+        return link.interrupts * min(filled / max(float(lasts.mean()), TINY), 1.0)
 
     def played(
         self, op: Op, step: int, teams: ExchangeTeams, start: Floats, rest: Floats
@@ -149,3 +145,12 @@ class ExchangeCosts:
         if self._known is not None:
             self._known[key] = found._replace(end=found.end - first)
         return found
+
+
+def port_seconds(machine: Machine, link: Link, ranks: Ints, sent: float) -> float:
+    """Return for how long ranks that send `sent` B each fill their parts of the ports, s."""
+    per_byte = link.per_byte
+    if machine.nic is not None:
+        of_a_node = np.bincount(np.array(machine.node_of_rank)[ranks.ravel()]).max()
+        per_byte = max(per_byte, machine.nic.per_byte * of_a_node / machine.nic.per_node)
+    return sent * per_byte

@@ -77,7 +77,7 @@ class Communication(threading.Thread):
         self._plan, self._board, self._buckets, self._recorder = plan, board, buckets, recorder
         self._timeout, self._option = timeout, option
         self._deadlines, self._place = deadlines(), place
-        self._comm, self._crowded = comm, crowded(comm)
+        self._comm, self.crowded = comm, crowded(comm)
         self._prepared: dict[tuple[int, Kind, int], Repeated] = {}  # by launch and phase
         self._landing: defaultdict[str, Landing] = defaultdict(Landing)  # by stream
         self._sent: dict[int, int] = {}  # launch -> B on the wire for its sum by the library
@@ -137,7 +137,7 @@ class Communication(threading.Thread):
         self._prepared.clear()
 
     def _loop(self) -> None:
-        pacer, board = Pacer(self._crowded), self._board
+        pacer, board = Pacer(self.crowded), self._board
         while True:
             board.changed[0] = 0
             started = self._start()

@@ -24,7 +24,10 @@ from commsched.run.engine.worker import Roles
 from commsched.run.job.clock import now
 from commsched.run.wire.placement import ON_HOST, Placement
 
-SWITCH = 0.1e-3  # s; Python's default of 5 ms holds up exchanges; measured in plots/benches.md
+# s after which a thread asks for the interpreter again; measured in plots/benches.md. Python's
+# default of 5 ms holds up exchanges. Where ranks share cores, the thread that has the interpreter
+# may have no core, and one that asks often takes it from the others.
+SWITCH, SWITCH_CROWDED = 0.1e-3, 1e-3
 _usual: list[float] = []  # s, of each engine of this process that works: what was before the first
 
 
@@ -67,7 +70,7 @@ class Engine:
         """Start the threads, once the caller's preparations on the device are done."""
         self.device_queue.device.mark().wait()
         _usual.append(_usual[0] if _usual else sys.getswitchinterval())
-        sys.setswitchinterval(SWITCH)
+        sys.setswitchinterval(SWITCH_CROWDED if self.communication.crowded else SWITCH)
         for thread in (self.communication, *self._threads):
             thread.start()
 
