@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from commsched.calibrate import short_sleeps, workload
 from commsched.calibrate.cell_times import kinds_of, predict
-from commsched.calibrate.processor_costs import ProcessorCosts, of_full_port
+from commsched.calibrate.processor_costs import ProcessorCosts, interrupts_of_full_port
 from commsched.calibrate.short_sleeps import Short
 from commsched.cost.chain import messages_of_a_rank
 from commsched.exchange.method import resolved
@@ -111,10 +111,10 @@ def test_interrupts_are_those_of_a_full_port():
     full = 4e6 * on.between.per_byte  # s: a ring of two ranks sends as many bytes as a bucket has
     (lasts,) = times.exchange.tolist()
     measured = times._replace(exchange=np.array([4 * lasts]), interrupts=0.1)
-    assert of_full_port(made, measured) == pytest.approx(0.1 * 4 * lasts / full)
-    assert of_full_port(made, measured._replace(interrupts=0.9)) == 1.0
+    assert interrupts_of_full_port(made, measured) == pytest.approx(0.1 * 4 * lasts / full)
+    assert interrupts_of_full_port(made, measured._replace(interrupts=0.9)) == 1.0
     short = times._replace(exchange=np.array([full / 2]), interrupts=0.1)
-    assert of_full_port(made, short) == pytest.approx(0.1)  # more than full it cannot be
+    assert interrupts_of_full_port(made, short) == pytest.approx(0.1)  # more than full it cannot be
 
 
 @given(price=st.floats(1e-6, 1.0), ranks=st.sampled_from([1, 2, 4]))

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from commsched.calibrate import coding, exercise, links, short_sleeps, stalls, traits, workload
 from commsched.calibrate.cell_times import CellTimes, predict
 from commsched.calibrate.fit import fit
-from commsched.calibrate.processor_costs import ProcessorCosts, of_full_port
+from commsched.calibrate.processor_costs import ProcessorCosts, interrupts_of_full_port
 from commsched.calibrate.short_sleeps import Short
 from commsched.calibrate.workload import WorkloadCell
 from commsched.exchange.pair import LIBRARY
@@ -169,7 +169,7 @@ def _fitted(
     machine = replace(plans[0].machine, native=_native(cells, times[0], ~held))
     machine = fit(replace(plans[0], machine=machine), times[0], ~held, beat)
     if machine.nodes > 1 and plans[-1].net.occupies_cores:  # shared memory has no packets
-        interrupts = of_full_port(replace(plans[-1], machine=machine), times[-1])
+        interrupts = interrupts_of_full_port(replace(plans[-1], machine=machine), times[-1])
         machine = replace(machine, between=replace(machine.between, interrupts=interrupts))
     machine = short_sleeps.added(machine, *short, times[0].handover)
     costs = ProcessorCosts([replace(one, machine=machine) for one in plans], times, short)

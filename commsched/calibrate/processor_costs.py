@@ -26,7 +26,7 @@ from commsched.simulate.exchange_costs import port_seconds
 # s of a core per exchange and per message, and the share of a core while an exchange waits: where
 # the search begins, and the expected error of each one's logarithm.
 START, DOUBT = np.array([3e-4, 3e-5, 0.2]), np.full(3, 3.0)
-ROUNDS = 60
+ROUNDS = 60  # of a search whose errors are computed at once
 
 
 class ProcessorCosts:
@@ -86,10 +86,10 @@ class ProcessorCosts:
         return machine, errors(logs)
 
 
-def of_full_port(plan: Plan, measured: CellTimes) -> float:
-    """Return the cores that interrupts take of a rank while its port is full.
+def interrupts_of_full_port(plan: Plan, measured: CellTimes) -> float:
+    """Return the cores that interrupts take of a rank while its port is full, at most 1.
 
-    Beside the plan's exchanges ports were full for a part of the time only. (At most 1.)
+    Beside the plan's exchanges ports were full for a part of the time only.
     """
     machine, kinds = plan.machine, kinds_of(plan)[1]
     ranks = np.array(machine.everyone.ranks)

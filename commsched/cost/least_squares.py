@@ -28,6 +28,7 @@ def least_squares(
     """Return the logarithms of factors, (n,), with the smallest errors; 0 is what was known.
 
     doubt: (n,), the expected error of each logarithm; errors beyond OUTLIER count linearly.
+    rounds: moves, at most.
     Source: Gauss-Newton with Huber's weights (Huber, "Robust Statistics", 1981) and a normal prior;
     slopes are corrected by each move as Broyden does ("A class of methods for solving nonlinear
     simultaneous equations", 1965). Errors with several valleys are searched from the best of

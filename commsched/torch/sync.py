@@ -21,7 +21,7 @@ from commsched.program.registry import STRATEGIES
 from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
 from commsched.timeline.model import Span
-from commsched.torch.hooks import Hook, all_ours
+from commsched.torch.hooks import Hook
 from commsched.torch.late_updates import LateUpdates
 from commsched.torch.parameters import (
     buffers_now,
@@ -87,7 +87,7 @@ class Sync:
             broadcast(everything.values(), self._comm)
         self._buffers = named_buffers(model) if broadcast_buffers else {}
         self._taken: set[str] = set()
-        self._unfilled = UnfilledBuckets()
+        self._unfilled = UnfilledBuckets(self._rows)
         self._keeping: set[str] = set()  # tensors of which a codec may have kept something
         self._keeping_plan: Plan | None = None  # up to which they are known
         self.after_step: Callable[[], None] = lambda: None  # called on all ranks after each step
@@ -165,12 +165,11 @@ class Sync:
             raise CommschedError(f"rank {self._comm.rank}: parameter {name!r} got a second {why}")
         if self._late is not None:
             self._late.check(name)
-        self._unfilled.add(name, parameter)
+        may_wait = self._unfilled.add(name, parameter) and self._watch is None
         if not taken:
-            self._rows |= self._unfilled.begin(self._exchanger)
-        full = self._unfilled.fills(name)
-        if full or self._watch is not None or not all_ours(parameter):
-            self._rows |= self._unfilled.hand_over(self._exchanger)
+            self._unfilled.begin(self._exchanger)
+        if self._unfilled.fills(name) or not may_wait:
+            self._unfilled.hand_over(self._exchanger)
         taken.add(name)
         if len(taken) == (1 if self._some_unused else len(self._parameters)):
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
@@ -193,7 +192,7 @@ class Sync:
     def _finish(self) -> None:
         """Put the means into `.grad`, after zeros for what got no gradient on this rank."""
         exchanger = self._exchanger
-        self._rows |= self._unfilled.hand_over(exchanger)
+        self._unfilled.hand_over(exchanger)
         self.before_means()
         for name in self._missing():
             parameter = self._parameters[name]

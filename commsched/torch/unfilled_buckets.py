@@ -12,8 +12,8 @@ class Came(NamedTuple):
     """A gradient that is there."""
 
     name: str
-    parameter: Any
     gradient: Any
+    lent: bool  # nobody changes it until its mean is there
 
 
 class UnfilledBuckets:
@@ -23,24 +23,29 @@ class UnfilledBuckets:
     cache: a hand-over of its own takes several times as long as one of many in a row.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rows: set[str]) -> None:
+        self._rows = rows  # the tensors whose gradients are lists of rows, as far as is known
         self._came: list[Came] = []
         self._sizes: Counter[int] = Counter()  # launch -> its tensors
         self._places: Any = None  # where tensors travel, as `_sizes` counts them
         self._left: dict[int, int] = {}  # launch -> its tensors that have not come
 
-    def add(self, name: str, parameter: Any) -> None:
-        """Keep a gradient."""
-        self._came.append(Came(name, parameter, parameter.grad))
+    def add(self, name: str, parameter: Any) -> bool:
+        """Keep a gradient; tell whether it may wait, which a hook of the user's does not allow.
 
-    def begin(self, exchanger: Exchanger) -> set[str]:
+        One that comes later may change the gradient at any time.
+        """
+        lent = all_ours(parameter)
+        self._came.append(Came(name, parameter.grad, lent))
+        return lent
+
+    def begin(self, exchanger: Exchanger) -> None:
         """Hand over the first gradient of a step, which may change what buckets there are."""
-        rows = self.hand_over(exchanger)
+        self.hand_over(exchanger)
         if exchanger.places is not self._places:
             self._places = exchanger.places
             self._sizes = Counter(p.launch for each in self._places.values() for p in each)
         self._left = dict(self._sizes)
-        return rows
 
     def fills(self, name: str) -> bool:
         """Count a gradient that came; tell whether it fills a bucket."""
@@ -50,14 +55,11 @@ class UnfilledBuckets:
             full |= not self._left[place.launch]
         return full
 
-    def hand_over(self, exchanger: Exchanger) -> set[str]:
-        """Hand over what is kept; return the tensors of which it is lists of rows."""
-        rows = set()
-        for name, parameter, gradient in self._came:
+    def hand_over(self, exchanger: Exchanger) -> None:
+        """Hand over what is kept."""
+        for name, gradient, lent in self._came:
             given = handed_over(name, gradient)
             if isinstance(given, tuple):
-                rows.add(name)
-            # A hook of the user's that comes later may change the gradient at any time.
-            exchanger.ready(name, given, lent=all_ours(parameter))
+                self._rows.add(name)
+            exchanger.ready(name, given, lent=lent)
         self._came.clear()
-        return rows
