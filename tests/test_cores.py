@@ -279,6 +279,20 @@ def test_waking_up_and_messages_take_processor_time_from_the_computing(what):
     assert ends[1] - ends[0] == pytest.approx(3e-3, rel=0.1)  # nothing computes beside the last
 
 
+def test_nobody_handles_messages_of_an_exchange_that_is_over():
+    net = replace(graph([200_000] * 4, seconds=5e-3), measured=HOST)
+    ends, lasted = [], 0.0
+    for message in (0.0, 1.0, 10.0):  # s, far longer than an exchange
+        on = replace(machine(2, 1), cores=1, message=message)
+        placed = simulate(plan(net, on, ["ring+dense"]), 2).placed
+        ends.append(max(float(one.end.max()) for one in placed))
+        if not message:
+            lasted = sum(
+                float((x.end - x.start).max()) for x in placed if x.op.kind is Kind.EXCHANGE
+            )
+    assert ends[0] < ends[1] == ends[2] < ends[0] + lasted
+
+
 @given(
     alone=st.floats(0, 10),
     busy=st.floats(-5, 20),

@@ -330,7 +330,9 @@ class _Simulation:
             demand = round(taken.sum() / lasts.sum() / GRAIN) * GRAIN if taken.any() else 0.0
             ends = begun + self.sharing.seconds(key, stream, begun, lasts, demand)
             woken = asleep[ranks] * (machine.dispatch + cold)
-            self.sharing.begun(role, begun, woken + work.handled)
+            # Its thread has at most the rank's part of the cores, and stops polling at its end.
+            most = machine.alone * (ends - begun)
+            self.sharing.begun(role, begun, np.minimum(woken + work.handled, most))
             interrupts = self.exchanges.interrupts(teams, float(found.sent.mean()), ends - begun)
             self.sharing.interrupted(role, begun, ends, interrupts)
             clocks.free[stream] = ends

@@ -308,7 +308,8 @@ class Prices:
             for i, (made, method) in enumerate(zip(buckets, methods, strict=True)):
                 waking, messages = self._messages(made, method)[:, : phases[i]]
                 late[: phases[i], i] = waking * self.waking
-                handled[i] += self.message * messages.sum()
+                lasts = seconds[2, : phases[i], i] + late[: phases[i], i]
+                handled[i] += np.minimum(self.message * messages, lasts).sum()
         return PricedRows(
             np.array([b.ready for b in buckets]),
             np.array([b.after for b in buckets], np.int64),
