@@ -105,7 +105,7 @@ def _memory(row: ValidationRow) -> str:
 # What the table and the figure distinguish.
 DIMENSIONS: dict[str, Callable[[ValidationRow], str]] = {
     "(a) compute": ratio,
-    "(b) kind of compute": lambda row: row.compute,
+    "(b) computing": lambda row: row.compute,
     "(c) bed": lambda row: row.bed,
     "(d) codec, or method of several phases": _method,
     "(d) collective": _collective,
