@@ -69,7 +69,8 @@ def shorts(right, busy):
     """Exchanges of 1e-4 s behind each other, and soon after another; all threads have slept."""
     phase = resolved(phases_of(short_sleeps.make_plan(right), 0)[0])
     messages = messages_of_a_rank(phase.schedule, phase.payload, right, right.everyone)
-    taken, hot = right.message * messages + busy * 1e-4, right.handover
+    lasts, hot = 1e-4 + right.startup, right.handover
+    taken = min(right.message * messages, right.alone * lasts) + busy * 1e-4
     return Short(1e-4, hot + taken, 0.0), Short(1e-4, 3 * hot + right.dispatch + taken, 0.0)
 
 

@@ -36,9 +36,9 @@ class ProcessorCosts:
 
         dispatch + message * messages + busy * seconds of waiting + its own coding and hand-overs
 
-    and `cold` more on a rank that computes: by so much coding takes longer there. It waits for
-    messages as long as if no rank computed, and for wake-ups if ranks compute; waiting for a core
-    to code on takes nothing.
+    and `cold` more on a rank that computes: by so much coding takes longer there. Its messages take
+    no more than the rank's part of the cores while it lasts. It waits for messages as long as if no
+    rank computed, and for wake-ups if ranks compute; waiting for a core to code on takes nothing.
     """
 
     def __init__(
@@ -67,11 +67,14 @@ class ProcessorCosts:
             np.concatenate([getattr(part, name) for part in self._parts])
             for name in ("known", "messages", "taken", "slept")
         )
-        waiting = np.concatenate([part.waiting(machine) for part in self._parts])
+        lasts = np.concatenate([part.lasts(machine) for part in self._parts])
+        coded = np.concatenate([part.coded for part in self._parts])
+        waiting = waiting_seconds(lasts, coded, machine)
 
         def errors(logs: Floats) -> Floats:
             dispatch, message, busy = START * np.exp(logs)
-            own = known + dispatch * slept + message * messages + busy * waiting
+            handled = np.minimum(message * messages, machine.alone * lasts)
+            own = known + dispatch * slept + handled + busy * waiting
             found: Floats = np.log(own / taken)
             return found
 
@@ -160,10 +163,10 @@ class _Known(NamedTuple):
         found = known, messages, taken, share, seconds, 0.0
         return cls._make([*np.array(found)[:, np.newaxis], ()])
 
-    def waiting(self, machine: Machine) -> Floats:
-        """Return for how long a rank's thread waits for messages: (phases,) s."""
+    def lasts(self, machine: Machine) -> Floats:
+        """Return for how long the exchanges last beside what their ranks compute: (phases,) s."""
         late = np.zeros(len(self.alone))
         for number, phase in enumerate(self.computing):
             what = phase.schedule, phase.payload, machine, machine.everyone
             late[number] = seconds_of_waking(*what)
-        return waiting_seconds(self.alone + late, self.coded, machine)
+        return self.alone + late

@@ -330,9 +330,9 @@ class _Simulation:
             demand = round(taken.sum() / lasts.sum() / GRAIN) * GRAIN if taken.any() else 0.0
             ends = begun + self.sharing.seconds(key, stream, begun, lasts, demand)
             woken = asleep[ranks] * (machine.dispatch + cold)
-            # Its thread has at most the rank's part of the cores, and stops polling at its end.
-            most = machine.alone * (ends - begun)
-            self.sharing.begun(role, begun, np.minimum(woken + work.handled, most))
+            # A thread has at most the rank's part of the cores, and stops polling at the end.
+            handled = min(work.handled, machine.alone * float((ends - begun).max()))
+            self.sharing.begun(role, begun, woken + handled)
             interrupts = self.exchanges.interrupts(teams, float(found.sent.mean()), ends - begun)
             self.sharing.interrupted(role, begun, ends, interrupts)
             clocks.free[stream] = ends
