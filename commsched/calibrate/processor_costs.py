@@ -9,7 +9,7 @@ import numpy as np
 from commsched.arrays import Floats
 from commsched.calibrate.cell_times import TINY, CellTimes, kinds_of
 from commsched.calibrate.short_sleeps import Short, make_plan
-from commsched.cost.chain import messages_of_a_rank, seconds_of_waking
+from commsched.cost.chain import handling_seconds, messages_of_a_rank, seconds_of_waking
 from commsched.cost.least_squares import least_squares
 from commsched.exchange.method import Phase, resolved
 from commsched.exchange.registry import phases_of
@@ -63,17 +63,16 @@ class ProcessorCosts:
 
         And the errors of logarithms that are left: of the plans' exchanges, and of short ones.
         """
-        known, messages, taken, slept = (
+        known, messages, taken, slept, coded = (
             np.concatenate([getattr(part, name) for part in self._parts])
-            for name in ("known", "messages", "taken", "slept")
+            for name in ("known", "messages", "taken", "slept", "coded")
         )
         lasts = np.concatenate([part.lasts(machine) for part in self._parts])
-        coded = np.concatenate([part.coded for part in self._parts])
         waiting = waiting_seconds(lasts, coded, machine)
 
         def errors(logs: Floats) -> Floats:
             dispatch, message, busy = START * np.exp(logs)
-            handled = np.minimum(message * messages, machine.alone * lasts)
+            handled = handling_seconds(message * messages, lasts, machine)
             own = known + dispatch * slept + handled + busy * waiting
             found: Floats = np.log(own / taken)
             return found

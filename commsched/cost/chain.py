@@ -1,9 +1,10 @@
-"""How many messages an exchange has: one after the other, and of each rank; how they wait."""
+"""How many messages an exchange has, one after the other and of each rank; what they take."""
 
 from functools import lru_cache
 
 import numpy as np
 
+from commsched.arrays import Floats
 from commsched.exchange.pair import route
 from commsched.exchange.payload import Payload
 from commsched.machine.library import algorithm_of
@@ -40,6 +41,16 @@ def messages_of_a_rank(
     Of a library's all-reduce it is that of the algorithm that the library takes.
     """
     return 0.0 if group.size == 1 else _mean(_route(schedule, payload, machine, group))
+
+
+def handling_seconds(wanted: Floats | float, lasts: Floats | float, machine: Machine) -> Floats:
+    """Return the processor time that a rank's messages take in exchanges of `lasts` s: (n,) s.
+
+    wanted: s, if nothing limits it. A thread has at most its rank's part of the cores, and once all
+    messages are there it polls no more.
+    """
+    found: Floats = np.minimum(wanted, machine.alone * lasts)
+    return found
 
 
 def _route(schedule: Schedule, payload: Payload, machine: Machine, group: Group) -> Schedule:

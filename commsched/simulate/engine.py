@@ -7,6 +7,7 @@ import numpy as np
 
 from commsched.arrays import Floats, Ints
 from commsched.cost import price
+from commsched.cost.chain import handling_seconds
 from commsched.errors import CommschedError
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op, Role
@@ -330,8 +331,7 @@ class _Simulation:
             demand = round(taken.sum() / lasts.sum() / GRAIN) * GRAIN if taken.any() else 0.0
             ends = begun + self.sharing.seconds(key, stream, begun, lasts, demand)
             woken = asleep[ranks] * (machine.dispatch + cold)
-            # A thread has at most the rank's part of the cores, and stops polling at the end.
-            handled = min(work.handled, machine.alone * float((ends - begun).max()))
+            handled = handling_seconds(work.handled, (ends - begun).max(), machine)
             self.sharing.begun(role, begun, woken + handled)
             interrupts = self.exchanges.interrupts(teams, float(found.sent.mean()), ends - begun)
             self.sharing.interrupted(role, begun, ends, interrupts)

@@ -11,7 +11,7 @@ import numpy as np
 
 from commsched.arrays import Floats, Ints
 from commsched.cost import price
-from commsched.cost.chain import messages_of_a_rank, seconds_of_waking
+from commsched.cost.chain import handling_seconds, messages_of_a_rank, seconds_of_waking
 from commsched.exchange.method import Choice, Method, Phase, resolved
 from commsched.exchange.registry import find_method
 from commsched.machine.library import algorithm_of
@@ -89,7 +89,6 @@ class Prices:
         self.group = request.machine.everyone
         self.waking = request.net.occupies_cores and request.machine.waking > 0.0
         self.coding_time = CodingTime.of(request.machine, request.net)
-        self.message = request.machine.message / request.machine.alone
         self.handover_work = request.machine.handover_work / request.machine.alone
         self._counted: dict[tuple[int, int | BucketSpec], Floats] = {}
         self._matrices: dict[tuple[BucketSpec, int], tuple[Floats, Floats]] = {}
@@ -303,13 +302,14 @@ class Prices:
             seconds[:, : part.shape[1], where] = part
             phases[where] = part.shape[1]
         handovers = np.asarray(HANDOVERS * phases + 1, np.float64)  # one is for the update
-        handled = self.handover_work * handovers
-        if self.waking or self.message:
+        handled, machine = self.handover_work * handovers, self.request.machine
+        if self.waking or machine.message:
             for i, (made, method) in enumerate(zip(buckets, methods, strict=True)):
                 waking, messages = self._messages(made, method)[:, : phases[i]]
                 late[: phases[i], i] = waking * self.waking
                 lasts = seconds[2, : phases[i], i] + late[: phases[i], i]
-                handled[i] += np.minimum(self.message * messages, lasts).sum()
+                taken = handling_seconds(machine.message * messages, lasts, machine)
+                handled[i] += taken.sum() / machine.alone
         return PricedRows(
             np.array([b.ready for b in buckets]),
             np.array([b.after for b in buckets], np.int64),
