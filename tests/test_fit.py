@@ -73,8 +73,8 @@ def test_threads_cool_down_as_slowly_as_lets_exchanges_take_what_was_measured(co
 @pytest.mark.parametrize("cooling", [0.0, 5e-4, 1e-2])
 def test_a_hand_over_takes_what_was_measured_after_short_and_long_sleeps(share, cooling):
     whole = replace(machine(2, 2), startup=2e-4, handover=5e-5, awake=0.1, cooling=cooling)
-    behind = short_sleeps.Short(seconds=1e-5, processor=1e-5, handover=5e-5)
-    soon = short_sleeps.Short(seconds=1e-4, processor=1e-4, handover=share * 5e-5)
+    behind = short_sleeps.Short(seconds=1e-5, handover=5e-5)
+    soon = short_sleeps.Short(seconds=1e-4, handover=share * 5e-5)
     found = short_sleeps.added(whole, behind, soon, whole.handover)
     assert found.handover_awake == pytest.approx(share)
     law = Waking.of(replace(whole, handover_awake=share), IDLE)

@@ -7,13 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.calibrate import short_sleeps, workload
+from commsched.calibrate import workload
 from commsched.calibrate.cell_times import kinds_of, predict
 from commsched.calibrate.processor_costs import ProcessorCosts, interrupts_of_full_port
-from commsched.calibrate.short_sleeps import Short
-from commsched.cost.chain import messages_of_a_rank
-from commsched.exchange.method import resolved
-from commsched.exchange.registry import phases_of
 from commsched.machine.relink import relinked
 from commsched.net.measured import PROCESSOR, Measured
 from commsched.program.model import Kind
@@ -65,15 +61,6 @@ def machines(dispatch, message, busy, **traits):
     return relinked(replace(bare, **costs), inside=polled, between=polled), bare
 
 
-def shorts(right, busy):
-    """Exchanges of 1e-4 s behind each other, and soon after another; all threads have slept."""
-    phase = resolved(phases_of(short_sleeps.make_plan(right), 0)[0])
-    messages = messages_of_a_rank(phase.schedule, phase.payload, right, right.everyone)
-    lasts, hot = 1e-4 + right.startup, right.handover
-    taken = min(right.message * messages, right.alone * lasts) + busy * 1e-4
-    return Short(1e-4, hot + taken, 0.0), Short(1e-4, 3 * hot + right.dispatch + taken, 0.0)
-
-
 @pytest.mark.parametrize("handover", [0.0, 2e-5])
 @pytest.mark.parametrize(("dispatch", "message", "busy"), COSTS)
 def test_the_costs_of_exchanges_are_found_in_what_the_simulator_charges(
@@ -83,7 +70,7 @@ def test_the_costs_of_exchanges_are_found_in_what_the_simulator_charges(
     made = workload.computing(workload.make_plan(right, workload.choose(right, 5.0)))
     measured = charged(monkeypatch, made, handover)
     unknown = replace(made, machine=bare)
-    found, _ = ProcessorCosts([unknown], [measured], shorts(right, busy)).fitted(bare)
+    found, _ = ProcessorCosts(unknown, measured, measured).fitted(bare)
     assert found.dispatch == pytest.approx(dispatch, rel=0.1)
     assert found.between.busy == found.inside.busy == pytest.approx(busy, rel=0.1)
     assert found.message == pytest.approx(message, rel=0.1, abs=2e-6)
@@ -96,10 +83,10 @@ def test_ranks_that_compute_look_for_messages_while_these_wait_for_a_core(
     right, bare = machines(dispatch, message, busy, wakeup=1e-3)
     made = workload.make_plan(right, workload.choose(right, 5.0))
     plans = [made, workload.computing(made)]
-    times = [charged(monkeypatch, plan, 0.0) for plan in plans]
-    assert (times[1].exchange > times[0].exchange).all()
-    unknown = [replace(plan, machine=bare) for plan in plans]
-    found, _ = ProcessorCosts(unknown, times, shorts(right, busy)).fitted(bare)
+    idle, measured = (charged(monkeypatch, plan, 0.0) for plan in plans)
+    assert (measured.exchange > idle.exchange).all()
+    unknown = replace(plans[1], machine=bare)
+    found, _ = ProcessorCosts(unknown, measured, idle).fitted(bare)
     assert found.between.busy == found.inside.busy == pytest.approx(busy, rel=0.1)
     assert found.message == pytest.approx(message, rel=0.1, abs=2e-6)
 

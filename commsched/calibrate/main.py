@@ -172,7 +172,7 @@ def _fitted(
         interrupts = interrupts_of_full_port(replace(plans[-1], machine=machine), times[-1])
         machine = replace(machine, between=replace(machine.between, interrupts=interrupts))
     machine = short_sleeps.added(machine, *short, times[0].handover)
-    costs = ProcessorCosts([replace(one, machine=machine) for one in plans], times, short)
+    costs = ProcessorCosts(replace(plans[-1], machine=machine), times[-1], times[0])
     machine, _ = costs.fitted(machine)
     if plans[-1].net.occupies_cores:
         machine = fit(replace(plans[-1], machine=machine), times[-1], ~held, beat, costs)

@@ -1,7 +1,5 @@
 """Measure exchanges whose threads have hardly slept: behind each other, and soon after another."""
 
-import threading
-import time
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,7 +19,6 @@ from commsched.run.job import agree
 from commsched.run.wire.placement import Placement
 from commsched.simulate.clocks import SOON
 from commsched.simulate.engine import simulate
-from commsched.timeline.model import Span
 
 BUCKETS = 16  # of SMALL bytes, all at once or SOON after each other
 STEPS = 12  # counted ones
@@ -32,7 +29,6 @@ class Short(NamedTuple):
     """What an exchange takes whose threads have hardly slept."""
 
     seconds: float
-    processor: float  # s of a rank's cores, without coding
     handover: float  # s, the mean until its result is decoded
 
 
@@ -65,26 +61,14 @@ def measure(
     plan, recorder = make_plan(machine, apart), Recorder(comm.rank)
     rows = {name: row for row, name in enumerate(_names(plan))}
     own = np.zeros((2, len(rows), WARM + STEPS))
-    used = np.zeros((len(rows), WARM + STEPS))
-    computing = time.pthread_getcpuclockid(threading.get_ident())
-
-    def note(span: Span) -> None:
-        if span.name in rows:
-            spent = time.process_time() - time.clock_gettime(computing)
-            used[rows[span.name], span.step] = spent
-
-    recorder.takers.append(note)
     for span in run(comm, plan, WARM + STEPS, recorder, timeout, place):
         if span.name in rows:
             own[:, rows[span.name], span.step] = span.start, span.end
-    coded = own[1, :BUCKETS] - own[0, :BUCKETS]
-    spent = (np.diff(used[BUCKETS : 2 * BUCKETS], axis=0) - coded[1:])[:, WARM:]
-    processor = float(np.mean(agree.gather_numbers(float(np.median(spent)), comm)))
     every = agree.gather_array(own, comm)[..., WARM:]
     late = every[:, 0, 2 * BUCKETS :] - every[:, 1, BUCKETS : 2 * BUCKETS]
     start, end = every[:, :, : 2 * BUCKETS].max(axis=0)
     seconds = float(np.median(_taken(start, end, apart)))
-    return Short(seconds, processor, mean_handover(late.max(axis=0), comm.size))
+    return Short(seconds, mean_handover(late.max(axis=0), comm.size))
 
 
 def added(machine: Machine, behind: Short, soon: Short, handover: float) -> Machine:
