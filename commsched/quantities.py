@@ -3,7 +3,8 @@
 from commsched.errors import CommschedError
 from commsched.quantity import LENGTH, NUMBER, RATE, SHARE, SIZE, TIME, Quantity
 
-PORT = Quantity(kind=RATE, needs_unit=True, above=True)
+# As fast as a link may be.
+PORT = Quantity(kind=RATE, unit="GB/s", needs_unit=True, above=True, most=1e18)
 NUMBERS = Quantity(kind=NUMBER)
 POSITIVE = Quantity(kind=NUMBER, above=True)
 SECONDS = Quantity(kind=TIME, unit="s", above=True)

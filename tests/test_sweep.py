@@ -68,6 +68,7 @@ def test_a_file_and_options_name_the_same_cells(tmp_path):
         ({"net": "lstm", "machine": "summit", "strategy": "sync x"}, "expected NAME KEY=VALUE"),
         ({"net": "lstm", "machine": "summit", "ranks": "x"}, "whole numbers"),
         ({"net": "lstm", "machine": "summit", "bandwidth": "10"}, "bandwidth is a rate"),
+        ({"net": "lstm", "machine": "summit", "bandwidth": "1e300gbit"}, "more than 0 GB/s and at"),
         ({"net": "lstm", "machine": "summit", "nodes": 1, "ranks": 1}, "say the same"),
         ({"net": "lstm", "machine": "summit", "between": "1gbit", "bandwidth": "-"}, "mean the"),
         ({"net": "lstm", "machine": "summit", "simulate": 1}, "must be true or false"),

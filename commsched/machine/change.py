@@ -10,7 +10,7 @@ from commsched.machine import file
 from commsched.machine.devices import accelerator, recognised
 from commsched.machine.level import place_of_node
 from commsched.machine.model import Device, Machine, resized
-from commsched.quantity import RATE, Quantity
+from commsched.quantities import PORT
 from commsched.records import QUANTITIES
 
 SHORT = {
@@ -30,7 +30,6 @@ SHORT = {
     "tflops": "device.tflops",
     "efficiency": "device.efficiency",
 }
-PORT = Quantity(kind=RATE, needs_unit=True, above=True)
 COUNTS = ("nodes", "lanes")
 Stale = list[tuple[dict[str, Any], str]]  # records, and a key in each that holds no longer
 # Keys on which no exchange's seconds depend, and those that only count beside computing.

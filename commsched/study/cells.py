@@ -14,7 +14,7 @@ from commsched import files, records, shipped
 from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method, lossy_name
 from commsched.machine import file as machine_file
-from commsched.machine.change import PORT, changed
+from commsched.machine.change import changed
 from commsched.machine.model import Device, Machine, of_ranks, resized
 from commsched.nearest import nearest
 from commsched.net import file as net_file
@@ -27,7 +27,7 @@ from commsched.planner.only_methods import only
 from commsched.planner.registry import DEFAULT, PLANNERS
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
-from commsched.quantities import DENSITY, POSITIVE
+from commsched.quantities import DENSITY, PORT, POSITIVE
 
 SAME = "-"  # as the machine or the net has it, or nothing
 ALIASES = {"between": "bandwidth"}

@@ -14,7 +14,6 @@ from commsched.errors import CommschedError
 from commsched.exchange.method import resolved
 from commsched.exchange.pair import LIBRARY
 from commsched.exchange.registry import find_method
-from commsched.machine.change import PORT
 from commsched.machine.library import Algorithm, Pipeline, algorithm_of
 from commsched.machine.model import Device, Group, Machine
 from commsched.net.bucket import BucketSpec
@@ -29,7 +28,7 @@ from commsched.planner.search.problem import BASELINES, Problem
 from commsched.planner.search.shortlist import Shortlist
 from commsched.planner.space import Candidate, spec_of
 from commsched.program.registry import STRATEGIES
-from commsched.quantities import DENSITY, POSITIVE
+from commsched.quantities import DENSITY, PORT, POSITIVE
 from commsched.simulate.engine import STEPS, simulate
 from commsched.study.cells import NEAR, SAME, Cell, short_name
 from commsched.timeline.totals import Totals, median
