@@ -56,8 +56,8 @@ def calibrate(
     """
     machine = _agreed(_loops(comm, seconds, progress, place), comm)
     progress("exchanges of all kinds", LINKS + CODING + TRAITS)
-    if comm.size == 1:
-        return machine  # nothing is exchanged
+    if comm.size == 1:  # nothing is exchanged
+        return replace(machine, measured=_measured_at_the_end(comm, machine, seconds))
     jitter = machine.jitter  # not part of the workload
     cells = _chosen(machine, seconds * EXERCISE, comm)
     if warns and comm.rank == 0 and not workload.tell_bytes(machine, cells):
@@ -77,13 +77,9 @@ def calibrate(
     if comm.rank == 0:
         machine = _fitted(plans, cells, times, (behind, soon), lambda: progress("fitting", 1.0))
     sleeping_barrier(comm)
-    measured = dict(machine.measured)
-    if machine.shared_memory:
-        again = shared_memory(comm, seconds * MEMORY)
-        measured[MEMORY_CHANGE] = again[-1][1] / machine.shared_memory[-1][1]
     machine = replace(
         machine,
-        measured=measured,
+        measured=_measured_at_the_end(comm, machine, seconds),
         jitter=jitter,
         stalls=stalls.measure(comm, machine, seconds * STALLS),
         handover=times[0].handover,
@@ -91,6 +87,15 @@ def calibrate(
         coding_jitter=times[0].jitter,
     )
     return _agreed(machine, comm)
+
+
+def _measured_at_the_end(comm: MPI.Intracomm, machine: Machine, seconds: float) -> dict[str, float]:
+    """Return what is measured besides, with the change of the memory's speed since the begin."""
+    measured = dict(machine.measured)
+    if machine.shared_memory:
+        again = shared_memory(comm, seconds * MEMORY)
+        measured[MEMORY_CHANGE] = again[-1][1] / machine.shared_memory[-1][1]
+    return measured
 
 
 def _agreed(machine: Machine, comm: MPI.Intracomm) -> Machine:
