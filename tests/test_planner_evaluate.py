@@ -20,7 +20,7 @@ from commsched.planner.search.timing import iteration
 from commsched.planner.space import Bucket, Candidate, MethodChoice, bucket
 from commsched.simulate.exchange_costs import Known
 from tests.support import sampling
-from tests.support.small_plans import FAST, machine
+from tests.support.small_plans import FAST, graph, machine
 
 METHODS = {"ring+dense", "direct+dense", "halving-doubling+fp16", "native+dense", "all-gather+coo"}
 PHASED = METHODS | {"zen", "dsar"}
@@ -130,6 +130,20 @@ def test_on_shared_cores_it_is_at_least_the_work_and_at_most_the_simulated(net, 
     free = problem_of(on_cores(net), on).evaluator.one(candidate)
     want = iteration(problem.plan(candidate, "test"))
     assert free <= shared <= want * (1 + 5e-3) + 2e-8
+
+
+@pytest.mark.parametrize("numel", [100_000, 300_000])
+def test_coding_longer_than_a_slice_lasts_on_a_shared_core_as_simulated(numel):
+    net = graph([numel], seconds=0.0)
+    slow = CodecRate(encode=3e-9, add=1e-9, decode=3e-9, fixed=1e-4, source="test")
+    on = replace(machine(2, 2), cores=1)
+    on = replace(on, device=replace(on.device, codecs={"coo": slow}))
+    problem = problem_of(on_cores(net), on, {"all-gather+coo"})
+    whole = bucket(problem.units)
+    (method,) = problem.options(whole)
+    candidate = Candidate((MethodChoice(whole, method),), late=False)
+    want = iteration(problem.plan(candidate, "test"))
+    assert problem.evaluator.one(candidate) == pytest.approx(want, rel=1e-3)
 
 
 @given(

@@ -12,7 +12,7 @@ from commsched.net.bucket import BucketSpec, Piece
 from commsched.net.graph import Net
 from commsched.planner.request import Request
 from commsched.program.launch_ops import OPTIMIZERS
-from commsched.program.parts import IDLE, CodingTime, handover_seconds
+from commsched.program.parts import CodingTime, handover_seconds
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.clocks import Waking
 from commsched.simulate.cores import capacities
@@ -102,7 +102,6 @@ class StepClock:
     on_cores: bool = False  # whether the ranks' cores compute the layers
     capacity: float = inf  # cores that the tasks of a rank share
     busy: float = 0.0  # share of its cores that an exchange and its interrupts take on each rank
-    coding: CodingTime = IDLE
     waking: Waking | None = None
     # s that a rank's share of the cores is busy, besides, with an exchange that wakes its thread up
     dispatch: float = 0.0
@@ -132,7 +131,6 @@ class StepClock:
             on_cores=net.occupies_cores,
             capacity=float(capacities(machine).min()),
             busy=min(1.0, (link.busy + link.interrupts) / machine.alone),
-            coding=coding,
             waking=Waking.of(machine, coding),
             dispatch=machine.dispatch / machine.alone + coding.cold,
             handover=handover,

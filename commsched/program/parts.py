@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from commsched.arrays import Times
+from commsched.arrays import Floats, Times
 from commsched.exchange.method import Choice, Phase
 from commsched.exchange.registry import find_method, phases_of
 from commsched.machine.model import Device, Machine
@@ -164,13 +164,18 @@ class CodingTime(NamedTuple):
         found: Times = lasts + first * (1.0 / self.alone - 1.0)
         return found
 
+    def ends(self, lasts: Floats) -> Floats:
+        """Return after how long such operations end if their rank does nothing else, s.
+
+        One that is longer than a slice waits until the slice was the rank's share of the cores.
+        """
+        found: Floats = np.where(lasts > self.slice, self.work(lasts), lasts)
+        return found
+
 
 def seconds(parts: Iterable[Part], phase: Phase, numel: float, device: Device) -> float:
     """Price parts on a bucket of `numel` float32 numbers, in seconds without jitter."""
     return sum(part.seconds(phase, numel, device) for part in parts)
-
-
-IDLE = CodingTime()  # of a rank that does not compute
 
 
 HANDOVERS = 3  # of a phase: threads of their own encode it, exchange it and decode it

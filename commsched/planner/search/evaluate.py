@@ -73,7 +73,7 @@ class Evaluator:
             np.concatenate([rows.seconds, np.zeros((*rows.seconds.shape[:2], 1))], axis=2),
             np.append(rows.phases, 0),
             np.concatenate([rows.late, np.zeros((len(rows.late), 1))], axis=1),
-            np.append(rows.handled, 0.0),
+            np.append(rows.taken, 0.0),
         )
         return rows if self._lasting is None else self._lasting(rows)
 
@@ -93,9 +93,8 @@ class Evaluator:
         found = self._placed(rows, index, ends, late)
         if np.isinf(self.clock.capacity):
             return found
-        votes, encode, exchange, decode = rows.seconds.sum(axis=1)
-        used = self.clock.coding.work(encode + decode) + self.clock.busy * (votes + exchange)
-        used += rows.handled + self.clock.on_cores * rows.apply
+        votes, _, exchange, _ = rows.seconds.sum(axis=1)
+        used = rows.taken + self.clock.busy * (votes + exchange) + self.clock.on_cores * rows.apply
         own = self.clock.on_cores * (self._backward + self._forward)
         own += self.clock.dispatch * clocks.woken
         least: Floats = (own + used.take(index).sum(axis=0)) / self.clock.capacity

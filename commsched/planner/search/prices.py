@@ -36,6 +36,7 @@ from commsched.program.parts import (
 from commsched.simulate.exchange_costs import Known
 
 ROWS = {Kind.DECIDE: 0, Kind.ENCODE: 1, Kind.EXCHANGE: 2, Kind.DECODE: 3}  # of a price
+CODES = [ROWS[Kind.ENCODE], ROWS[Kind.DECODE]]
 EXCHANGED = np.array([kind is Kind.EXCHANGE for kind in ROWS])[:, None, None]
 
 FEW = 3  # sizes at which all methods are compared
@@ -53,8 +54,8 @@ class PricedRows(NamedTuple):
     seconds: Floats  # (4, phases, r): vote, encode, exchange, decode
     phases: Ints  # (r,)
     late: Floats  # (phases, r) s that exchanges last longer while the rank computes
-    # (r,) s that hand-overs and messages take of a rank's share of the cores
-    handled: Floats
+    # (r,) s that coding, hand-overs and messages take of a rank's share of the cores
+    taken: Floats
 
     @property
     def kinds(self) -> Ints:
@@ -302,14 +303,17 @@ class Prices:
             seconds[:, : part.shape[1], where] = part
             phases[where] = part.shape[1]
         handovers = np.asarray(HANDOVERS * phases + 1, np.float64)  # one is for the update
-        handled, machine = self.handover_work * handovers, self.request.machine
+        used, machine = self.handover_work * handovers, self.request.machine
+        coding = seconds[CODES]
+        used += self.coding_time.work(coding).sum(axis=(0, 1))
+        seconds[CODES] = self.coding_time.ends(coding)
         if self.waking or machine.message:
             for i, (made, method) in enumerate(zip(buckets, methods, strict=True)):
                 waking, messages = self._messages(made, method)[:, : phases[i]]
                 late[: phases[i], i] = waking * self.waking
                 lasts = seconds[2, : phases[i], i] + late[: phases[i], i]
                 taken = handling_seconds(machine.message * messages, lasts, machine)
-                handled[i] += taken.sum() / machine.alone
+                used[i] += taken.sum() / machine.alone
         return PricedRows(
             np.array([b.ready for b in buckets]),
             np.array([b.after for b in buckets], np.int64),
@@ -317,7 +321,7 @@ class Prices:
             seconds,
             phases,
             late,
-            handled,
+            used,
         )
 
     def _messages(self, made: Bucket, method: int) -> Floats:
