@@ -10,7 +10,7 @@ from commsched.calibrate.cell_times import predict
 from commsched.calibrate.fit import FACTORS, adjusted, fit, matters
 from commsched.cost.least_squares import NOISE
 from commsched.program.model import Kind
-from commsched.program.parts import IDLE
+from commsched.program.parts import CodingTime
 from commsched.simulate.clocks import RESTED, SOON, Waking, asleep
 from commsched.simulate.engine import simulate
 from tests.support.small_plans import machine
@@ -77,7 +77,7 @@ def test_a_hand_over_takes_what_was_measured_after_short_and_long_sleeps(share, 
     soon = short_sleeps.Short(seconds=1e-4, handover=share * 5e-5)
     found = short_sleeps.added(whole, behind, soon, whole.handover)
     assert found.handover_awake == pytest.approx(share)
-    law = Waking.of(replace(whole, handover_awake=share), IDLE)
+    law = Waking.of(replace(whole, handover_awake=share), CodingTime())
     sleeps = np.array([1e-5, SOON, 1e-3, 2e-3, RESTED, 1.0])
     taken = law.handed_over(asleep(sleeps, cooling))
     assert taken[-2:] == pytest.approx([1.0, 1.0])
@@ -99,5 +99,5 @@ def test_hand_overs_are_the_shorter_the_less_a_thread_has_slept():
         slept = [s.end - d.end for s, d in zip(sent[1:], decoded, strict=False)]
         gaps.append((np.array(late[1:]), np.array(slept)))
     (full, _), (part, slept) = gaps
-    law = Waking.of(replace(whole, handover_awake=0.2), IDLE)
+    law = Waking.of(replace(whole, handover_awake=0.2), CodingTime())
     np.testing.assert_allclose(part, full * law.handed_over(asleep(slept, 2e-3)), rtol=1e-6)

@@ -191,3 +191,33 @@ def test_wrong_sums_times_of_calls_and_several_groups_are_refused(tmp_path):
     log.write_text(text.replace("Rank 1 Group 0", "Rank 1 Group 1"))
     with pytest.raises(CommschedError, match="several groups of ranks were measured at once"):
         read(log)
+
+
+def message(path, latency, rate, torn=0):
+    """Write the output of osu_latency: s and B/s; the last `torn` characters are missing."""
+    sizes = [0, *(2**k for k in range(23))]
+    rows = [f"{size:<20d}{1e6 * (latency + size / rate):10.2f}" for size in sizes]
+    text = "\n".join(["# OSU MPI Latency Test v7.0", "# Size          Latency (us)", *rows])
+    path.write_text(text[: len(text) - torn])
+    return path
+
+
+@pytest.mark.parametrize("changes", [(), ("latency_us=0",), ("latency_us=0", "overhead_us=0")])
+@pytest.mark.parametrize("latency", [1.1e-6, 10e-6])
+def test_links_are_fitted_from_wherever_they_begin(changes, latency, tmp_path):
+    path, log = str(tmp_path / "two.json"), message(tmp_path / "osu.txt", latency, 8e9)
+    words = ["--nodes", "2", "--gpus", "1", "--gpu", "a100", "--net", "100 Gbit/s"]
+    words += [f"--set=links.between.{change}" for change in changes]
+    assert main(["machine", "new", *words, "-o", path]) == 0
+    assert main(["machine", "fit", str(log), "--machine", path, "-o", path]) == 0
+    link = file.read(path).between
+    assert link.latency + 2 * link.overhead == pytest.approx(latency, rel=0.02)
+    assert link.per_byte == pytest.approx(1 / 8e9, rel=0.01)
+
+
+@pytest.mark.parametrize("torn", [1, 3])
+def test_a_torn_row_of_osu_is_left_out(torn, tmp_path):
+    whole = read(message(tmp_path / "whole.txt", 10e-6, 8e9))[0]
+    (found,) = read(message(tmp_path / "torn.txt", 10e-6, 8e9, torn))
+    assert (whole.torn, found.torn) == (False, True)
+    assert found.points == whole.points[:-1]

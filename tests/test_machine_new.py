@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from commsched import shipped
 from commsched.cli.main import check_output, main
+from commsched.cost.price import price
 from commsched.errors import CommschedError
+from commsched.exchange.registry import find_method
 from commsched.machine import file
 from commsched.machine.build import Order, build
 from commsched.machine.change import changed
@@ -22,6 +24,7 @@ from commsched.machine.library import default_library
 from commsched.machine.model import resized
 from commsched.machine.plausible import check_border
 from commsched.machine.ports import network_data, reach
+from commsched.net.bucket import BucketSpec
 from tests.test_quantity import parsers, refused
 
 NETWORKED = [name for name in shipped.names("machines") if file.load(name).nodes > 1]
@@ -170,6 +173,30 @@ def test_set_names_any_field_with_or_without_its_unit() -> None:
     assert with_port.between.points == ()
 
 
+def test_set_names_a_level() -> None:
+    tree = file.load("superpod-h100")
+    unit = next(level for level in tree.levels if level.name == "unit")
+    found = changed(tree, ["levels.unit.link.latency=9 us", "levels.unit.rails=2"])
+    after = next(level for level in found.levels if level.name == "unit")
+    assert (after.link.latency, after.rails) == (9e-6, 2)
+    assert after.link.per_byte == unit.link.per_byte
+    with pytest.raises(CommschedError, match=r"no 'levels.rack'; its levels: node, unit, pod$"):
+        changed(tree, ["levels.rack.rails=1"])
+
+
+def test_a_set_port_where_ranks_share_none_is_each_ranks_own() -> None:
+    made = build(order(nodes=2, ranks=4, port=1e9))
+    apart = replace(made, nic=None)
+    spec, methods = BucketSpec.uniform(10**6), ("direct+dense", "hierarchical+dense")
+    for method in map(find_method, methods):
+        seconds = [
+            price(method, spec, on, on.everyone).seconds
+            for on in (apart, changed(apart, ["nic=8 Gbit/s"]), changed(made, ["nic=8 Gbit/s"]))
+        ]
+        assert seconds[1] == pytest.approx(seconds[0])
+        assert seconds[2] > 1.5 * seconds[0]
+
+
 def test_a_link_that_is_sold_with_the_device_follows_another_device() -> None:
     made = changed(build(order(device="a100")), ["gpu=h100"])
     want = build(order(device="h100"))
@@ -218,6 +245,7 @@ def test_what_was_measured_is_forgotten_only_where_it_depends_on_another_value(
         ("latency=9 GB", "links.between: latency_us is a time, such as 28 us; got '9 GB'"),
         ("colour=red", "unknown field `colour`"),
         ("links.up.latency=1", "--set links.up.latency=1: the machine has no 'links.up'"),
+        ("levels.rack.rails=1", "the machine has no 'levels.rack'"),
         ("gpu=b9000", "no device named 'b9000'; known: a10, a100"),
         ("nodes=2.5", "--set nodes=2.5: nodes is a whole number, such as 8; got '2.5'"),
         ("nodes=0", "nodes must be at least 1, got 0"),

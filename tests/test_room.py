@@ -128,6 +128,7 @@ def test_every_limit_is_met_or_refused_with_one_that_can_be_met(lossy):
         ("1f1b", {}),
         ("tensor", {"tensor": 2}),
         ("3d", {}),
+        ("daso", {}),
     ],
 )
 def test_the_limit_that_a_strategy_advises_holds(strategy, params):
@@ -137,6 +138,8 @@ def test_the_limit_that_a_strategy_advises_holds(strategy, params):
         make_plan(replace(request, memory=1e3))
     near = GIGABYTES.read(str(refusal.value).rpartition(" ")[2], "memory")
     assert needed(make_plan(replace(request, memory=near))) <= near * (1 + 1e-9)
+    with pytest.raises(CommschedError, match="; nearest: "):
+        make_plan(replace(request, memory=near * 0.999))
 
 
 @pytest.mark.parametrize("strategy", ["zero1", "zero2", "expert", "gpipe"])

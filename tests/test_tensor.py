@@ -208,6 +208,10 @@ def test_what_cannot_be_cut_or_does_not_fit_is_refused():
     whole = Request(net=graph(SIZES), machine=machine(1, 2), strategy="tensor")
     with pytest.raises(CommschedError, match=r"has no layers that 2 ranks can share.*tensor=1, or"):
         make_plan(replace(whole, params={"tensor": 2}))
+    for name in ("tensor", "3d"):
+        with pytest.raises(CommschedError, match=r"has no layers that 2 ranks can share.*tensor=1"):
+            make_plan(replace(whole, strategy=name))
+        make_plan(replace(whole, strategy=name, params={"tensor": 1}))
     large = replace(whole, net=shared(whole.net), strategy="3d", memory=1e3)
     with pytest.raises(CommschedError, match=r"a rank needs .* nearest: (zero=1|a limit of)"):
         make_plan(large)

@@ -127,6 +127,15 @@ def test_plans_whose_intervals_overlap_are_indistinguishable():
     faster = rivals(a, steps(1.0, 0.5, 0.5, plan_hash="b", **BOTH))
     assert not faster.indistinguishable
     assert faster.verdict.startswith("plan b is faster: its iteration is 54.5% shorter")
+    many = steps(1.0, 1.5, 1.5, plan_hash="b", batches=2, **BOTH)  # and one of one rank
+    by_batch = rivals(a, many)
+    assert by_batch.verdict.startswith("plan b is faster: its iteration of 2 instead of 1 batches,")
+    assert "by batch, is 31.8% shorter" in by_batch.verdict
+    assert [one["batches"] for one in rivals_data(by_batch)["plans"]] == [1, 2]
+    alike = rivals(a, steps(1.0, 2.2, 2.2, plan_hash="b", batches=2, **BOTH))
+    assert alike.verdict.endswith(
+        "intervals of a batch, 1.02 s to 1.18 s and 1.1 s to 1.1 s, overlap"
+    )
     wide = {**BOTH, "residuals": [-0.5, 0.0, 1.5]}
     unsure = rivals(
         steps(1.0, 1.0, 1.2, plan_hash="a", exposed=1.0, **wide),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -17,8 +18,8 @@ from commsched.exchange.registry import find_method
 from commsched.interchange.measured_ranks import level_of, ranks_of
 from commsched.interchange.micro_benchmarks import ALL_REDUCE, SHIFT, STREAM, Series
 from commsched.machine.fabric import HeldOut
-from commsched.machine.model import Group, Machine, resized
-from commsched.machine.relink import PLACES, scaled_links
+from commsched.machine.model import Group, Link, Machine, resized
+from commsched.machine.relink import PLACES, relinked_at, scaled_links
 from commsched.net.bucket import BucketSpec
 from commsched.units import count, nbytes
 
@@ -160,6 +161,8 @@ def fitted(machine: Machine, tasks: Sequence[Task]) -> Fit:
     all-reduce.
     """
     _check_sizes(tasks)
+    machine, *starts = (_start(on, tasks) for on in (machine, *(each.on for each in tasks)))
+    tasks = [replace(each, on=on) for each, on in zip(tasks, starts, strict=True)]
     factors: dict[str, float] = {}
     stages = list(_stages(machine, tasks))
     for names, some in stages:
@@ -201,6 +204,21 @@ def _check_sizes(tasks: Sequence[Task]) -> None:
                 f"{each.series.path}: {each.series.title} has {have} of {nbytes(each.least)} or"
                 f" more, and a link is fitted to {LEAST} of these at least; measure larger ones"
             )
+
+
+def _start(machine: Machine, tasks: Sequence[Task]) -> Machine:
+    """Return a machine from whose links a fit by factors can reach what was measured."""
+    for each in tasks:
+        machine = relinked_at(machine, each.place, partial(_started, each))
+    return machine
+
+
+def _started(task: Task, link: Link) -> Link:
+    """Begin from some latency, and from overheads of half of the shortest message at most."""
+    if task.series.kind == STREAM:
+        return link
+    least = min(seconds for _, seconds in task.points)
+    return replace(link, latency=link.latency or least, overhead=min(link.overhead, least / 4))
 
 
 def _stages(machine: Machine, tasks: Sequence[Task]) -> Iterator[tuple[list[str], list[Task]]]:

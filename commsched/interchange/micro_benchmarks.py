@@ -76,13 +76,23 @@ def _osu(path: str, lines: list[str]) -> Series | str:
     kind = OSU.get(title.lower())
     if kind is None:
         return f"OSU's {title}"
+    torn = len(set(map(_decimals, lines[-2:])) - {None}) > 1
     points = []
-    for row in _rows(lines, 2, path):
+    for row in _rows(lines[: len(lines) - torn], 2, path):
         size, value = row[0], row[1]
         seconds = size / (value * 1e6) if kind == STREAM and value else value * 1e-6
         if seconds > 0:
             points.append((size, seconds))
-    return Series(path, kind, f"OSU's {title}", _ascending(points, path, lines[0]))
+    ascending = _ascending(points, path, lines[0])
+    return Series(path, kind, f"OSU's {title}", ascending, torn=torn)
+
+
+def _decimals(line: str) -> int | None:
+    """Count the digits behind the point of a row's value, which all rows have alike."""
+    words = line.split()
+    if len(words) < 2 or None in map(_number, words[:2]):
+        return None  # no row
+    return len(words[1].partition(".")[2])
 
 
 def _nccl(path: str, lines: list[str]) -> Series | str:

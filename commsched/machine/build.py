@@ -34,7 +34,11 @@ def build(order: Order) -> Machine:
     total = LATENCY if order.latency is None else order.latency
     if total < 2 * OVERHEAD:
         least = seconds(2 * OVERHEAD)
-        raise CommschedError(f"--latency must be at least {least}, got {seconds(total)}")
+        raise CommschedError(
+            f"--latency must be at least {least}, got {seconds(total)}; for a shorter one leave it"
+            " out, and give --set links.between.overhead_us=O and --set links.between.latency_us=L:"
+            " it is L + 2 O"
+        )
     inside = sold.inside
     if order.inside is not None:
         source = f"bandwidth: stated as {nbytes(order.inside)}/s; before: {inside.source}"

@@ -43,9 +43,9 @@ BESIDE_COMPUTING = frozenset(("overlap", *WAKING))
 def changed(machine: Machine, words: Sequence[str]) -> Machine:
     """Give a machine the values of `KEY=VALUE` words; its name says so.
 
-    A key is one of the file, with dots and with or without its unit, or a short name. What was
-    measured with another value and depends on it is forgotten: native all-reduce, held-out errors,
-    curves of links.
+    A key is one of the file, with dots and with or without its unit, or a short name; a level has
+    its name for a key, as in `levels.rack.oversubscription`. What was measured with another value
+    and depends on it is forgotten: native all-reduce, held-out errors, curves of links.
     A port comes first: its links follow it, unless a word of their own says otherwise.
     """
     for word in sorted(words, key=lambda word: _key(word) != "nic"):
@@ -69,7 +69,7 @@ def _changed(machine: Machine, key: str, value: str, where: str) -> Machine:
         if not value.isascii() or not value.isdecimal():
             raise CommschedError(f"{where}: {key} is a whole number, such as 8; got {value!a}")
         return resized(machine, **{key: int(value)})
-    data = file.flat_data(machine)
+    data = (file.to_data if key.startswith("levels.") else file.flat_data)(machine)
     stale: Stale = []
     if key == "gpu":
         sold, known = accelerator(value), recognised(machine.device.name)
@@ -116,12 +116,15 @@ def _told(machine: Machine, without: Set[str]) -> Any:
 
 
 def _port(data: dict[str, Any], machine: Machine, value: str, where: str) -> Stale:
-    """Set the rate of a node's port; two ranks reach the same share of it as before."""
+    """Set the rate of a node's port; two ranks reach the same share of it as before.
+
+    Where ranks share no port, each has one of its own of this rate.
+    """
     rate = PORT.read(value, f"{where}: nic") / 1e9
     between, nic = data["links"]["between"], data.get("nic")
     share = 1.0
     if nic is None:
-        data["nic"] = {"per_node": 1}
+        data["nic"] = {"per_node": max(machine.ranks_of_node)}
     elif machine.nic is not None and machine.nic.per_byte and machine.between.per_byte:
         share = machine.nic.per_byte / machine.between.per_byte
     said = f"set to {value}"
@@ -142,9 +145,13 @@ def _field(data: dict[str, Any], key: str, value: str, where: str) -> Stale:
     place, _, leaf = key.rpartition(".")
     found: Any = data
     for part in filter(None, place.split(".")):
+        if isinstance(found, list):  # levels
+            found = {each["name"]: each for each in found}
         found = found.get(part) if isinstance(found, dict) else None
     if not isinstance(found, dict):
-        raise CommschedError(f"{where}: the machine has no {place!a}")
+        levels = ", ".join(each["name"] for each in data.get("levels", ()))
+        told = f"; its levels: {levels}" if levels else ""
+        raise CommschedError(f"{where}: the machine has no {place!a}{told}")
     units = (f"{leaf}_{unit}" for unit in QUANTITIES if unit)
     leaf = leaf if leaf in found else next((name for name in units if name in found), leaf)
     try:

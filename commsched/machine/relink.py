@@ -23,6 +23,17 @@ def relinked(
     )
 
 
+def relinked_at(machine: Machine, place: str, change: Callable[[Link], Link]) -> Machine:
+    """Change the links inside or between nodes, or those of the level of a name."""
+    node = place_of_node(machine.levels)
+    names = dict(enumerate(level.name for level in machine.levels))
+
+    def link(old: Link, k: int) -> Link:
+        return change(old) if place in (PLACES[k > node], names.get(k)) else old
+
+    return _relinked(machine, link, lambda nic, _: nic)
+
+
 def _relinked(
     machine: Machine, link: Callable[[Link, int], Link], port: Callable[[Nic, int], Nic]
 ) -> Machine:

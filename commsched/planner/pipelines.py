@@ -18,7 +18,7 @@ from commsched.planner.launches import (
     filled_buckets,
     stream_of,
 )
-from commsched.planner.limits.memory import enough, needed
+from commsched.planner.limits.memory import enough, method_sets, needed
 from commsched.planner.message_codecs import timed, with_codec
 from commsched.planner.planners.greedy import cheapest, useful, without_choices
 from commsched.planner.registry import Planner
@@ -92,10 +92,12 @@ def staged(request: Request, make: Callable[[Request], Plan] | None = None) -> P
     if len(counts) == 1 or need <= request.room:
         return with_codec(request, plan)
     need = needed_by(request, plan, make, "stages")
+    chunks, m = given.get("interleave", 1), given["microbatches"]
+    turns = "" if chunks == 1 else f", with interleave={chunks} and microbatches={m}"
     raise CommschedError(
         f"strategy {request.strategy!r}: with {counts[-1]} stages a rank needs {nbytes(need)}, and"
         f" {nbytes(request.room)} are allowed; more stages are not possible on {size} ranks and"
-        f" {layers} layers; nearest: {enough(need)}"
+        f" {layers} layers{turns}; nearest: {enough(need)}"
     )
 
 
@@ -117,12 +119,20 @@ def needed_by(
 ) -> float:
     """Bytes on the rank that needs most, of a plan and the launches that `make` would give it.
 
+    Of its methods those count that need least.
     keys: the parameters that the plan has settled.
     """
     if make is None:
         return needed(plan)
     settled = {key: plan.params[key] for key in keys if key in plan.params}
-    return needed(make(replace(request, memory=None, params={**request.params, **settled})))
+    alone, found = (
+        replace(request, memory=None, params={**request.params, **settled}),
+        list[float](),
+    )
+    for without in dict.fromkeys(method_sets(request)):
+        with suppress(CommschedError):  # the strategy cannot do with these methods alone
+            found.append(needed(make(replace(alone, without=without))))
+    return min(found)
 
 
 def possible(counts: Sequence[int], settings: Mapping[str, Param], layers: int) -> list[int]:

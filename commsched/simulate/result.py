@@ -16,6 +16,7 @@ from commsched.plan.model import Plan
 from commsched.plan.notes import launch_notes
 from commsched.program.launch_ops import teams_apart
 from commsched.program.model import STREAMS, After, Kind, by_name
+from commsched.program.registry import STRATEGIES
 from commsched.program.strategy import Memory
 from commsched.simulate.breakdown import Makeup, makeups, message_makeup
 from commsched.simulate.critical_path import PathPart, StepPath, critical_path, step_path
@@ -88,7 +89,7 @@ class Prediction:
         return waiting_filled(whole, teams_apart(self.plan, by_name(p.op for p in self.placed)))
 
     def _header(self, made: Mapping[str, Makeup]) -> Predicted:
-        machine = self.plan.machine
+        machine, batches = self.plan.machine, STRATEGIES[self.plan.strategy].batches(self.plan)
         return Predicted(
             net=self.plan.net.name,
             machine=machine.name,
@@ -97,6 +98,7 @@ class Prediction:
             fabric=machine.fabric,
             warnings=self.warnings,
             launches=launch_notes(self.plan),
+            batches=None if batches == machine.size else batches,
             after=_inputs(self.placed),
             exchanges={
                 name: (significant(part.latency * 1e6), significant(part.bandwidth * 1e6))

@@ -51,6 +51,7 @@ COLUMNS = (
     "density",
     "status",
     "source",
+    "batches",
     "step_seconds",
     "exposed_seconds",
     "sent_bytes_per_rank",
@@ -209,6 +210,7 @@ def _numbers(cell: Cell, request: Request) -> Row:
     memory = needed(plan)
     found: Row = {
         "memory_bytes_per_rank": significant(memory),
+        "batches": STRATEGIES[plan.strategy].batches(plan),
         "launches": len(plan.launches),
         "methods": _methods(plan),
         "sentence": _fit(memory, plan.machine.device),

@@ -16,7 +16,7 @@ from commsched.study.pricing import COLUMNS, Row
 
 PARQUET = ".parquet"
 OTHER = "not a table of this version's `commsched sweep`; give another file"
-COUNTS = frozenset(("nodes", "ranks", "launches"))
+COUNTS = frozenset(("nodes", "ranks", "batches", "launches"))
 NUMBERS = frozenset(name for name in COLUMNS if "_seconds" in name or "_bytes" in name) | {
     "scale",
     "density",

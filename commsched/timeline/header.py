@@ -60,6 +60,7 @@ class Predicted(Header, frozen=True, kw_only=True, omit_defaults=True):
     kind = "predicted"
     verb = "calibrated"
 
+    batches: Count | None = None  # of the net in a step; None: as many as ranks
     after: Mapping[str, tuple[tuple[str, Count], ...]] = {}  # operation -> (input, steps back)
     # exchange -> us of latency and of bandwidth, if its ranks start together
     exchanges: dict[str, tuple[Microseconds, Microseconds]] = {}

@@ -215,21 +215,22 @@ def _pair_data(pair: PredictedAndMeasured, unit: str) -> dict[str, float | None]
 
 def rivals_table(r: Rivals) -> str:
     """Return a line per plan, and which plan is faster."""
-    head = ("per step, in ms", "strategy", "iteration", "p10", "p90", "exposed communication")
+    head = ("per step, in ms", "strategy", "batches", "iteration", "p10", "p90")
     counts = [plan.interval.residuals for plan in r.plans]
     basis = "intervals hold the spread of the steps only: the machine has no held-out errors"
     if any(counts):
         shown = " and ".join(map(str, counts))
         basis = f"intervals hold the spread of the steps and {shown} held-out errors of calibration"
     taken = " and ".join(dict.fromkeys(plan.statistic for plan in r.plans))
-    rows = table(head, [_rival_row(plan) for plan in r.plans], range(2, 6))
+    rows = table((*head, "exposed communication"), [*map(_rival_row, r.plans)], range(2, 7))
     lines = [rows, f"iteration and exposed communication: {taken}", "", r.verdict, basis]
     return "\n".join([*lines, *(f"warning: {sentence}" for sentence in r.warnings)])
 
 
 def _rival_row(plan: Rival) -> list[str]:
     seconds = (plan.iteration, plan.interval.low, plan.interval.high, plan.exposed)
-    return [f"plan {plan.plan_hash[:12]}", plan.strategy, *map(_plain, seconds)]
+    name = f"plan {plan.plan_hash[:12]}"
+    return [name, plan.strategy, str(plan.batches), *map(_plain, seconds)]
 
 
 def rivals_data(r: Rivals) -> dict[str, Any]:
@@ -239,6 +240,7 @@ def rivals_data(r: Rivals) -> dict[str, Any]:
             {
                 "plan_hash": plan.plan_hash,
                 "strategy": plan.strategy,
+                "batches": plan.batches,
                 "iteration_median_seconds": units.significant(plan.iteration),
                 **interval_data(plan.interval),
                 "exposed_median_seconds": units.significant(plan.exposed),

@@ -1,7 +1,7 @@
 """Uncertainty of predictions: intervals of iterations, and whether two plans can be told apart."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -88,11 +88,23 @@ class Rival:
 
     plan_hash: str
     strategy: str
+    batches: int  # of the net in a step
     iteration: float  # s
     exposed: float  # s of communication while compute was idle, mean over ranks
     statistic: str  # of both
     interval: Interval
     warnings: tuple[str, ...]
+
+    @property
+    def seconds_per_batch(self) -> float:
+        """The iteration over its batches."""
+        return self.iteration / self.batches
+
+    @property
+    def interval_per_batch(self) -> Interval:
+        """The interval of that."""
+        low, high = (limit / self.batches for limit in (self.interval.low, self.interval.high))
+        return replace(self.interval, low=low, high=high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,20 +116,25 @@ class Rivals:
 
     @property
     def indistinguishable(self) -> bool:
-        """Whether the intervals overlap."""
-        a, b = self.plans
-        return a.interval.overlaps(b.interval)
+        """Whether the intervals overlap, of as many batches."""
+        a, b = (plan.interval_per_batch for plan in self.plans)
+        return a.overlaps(b)
 
     @property
     def verdict(self) -> str:
-        """Say which plan is faster, or that they cannot be told apart."""
-        fast, slow = sorted(self.plans, key=lambda plan: plan.iteration)
-        a, b = (plan.interval for plan in self.plans)
+        """Say which plan is faster, by batch if their steps differ, or that none can be told."""
+        fast, slow = sorted(self.plans, key=lambda plan: plan.seconds_per_batch)
+        alike = fast.batches == slow.batches
+        a, b = (plan.interval if alike else plan.interval_per_batch for plan in self.plans)
         if self.indistinguishable:
-            return f"the plans are indistinguishable: their intervals, {a} and {b}, overlap"
-        saved = 1.0 - fast.iteration / slow.iteration
+            per = "" if alike else " of a batch"
+            return f"the plans are indistinguishable: their intervals{per}, {a} and {b}, overlap"
+        saved = 1.0 - fast.seconds_per_batch / slow.seconds_per_batch
+        what = "iteration"
+        if not alike:
+            what += f" of {fast.batches} instead of {slow.batches} batches, by batch,"
         return (
-            f"plan {fast.plan_hash[:12]} is faster: its iteration is {saved:.1%} shorter, and the"
+            f"plan {fast.plan_hash[:12]} is faster: its {what} is {saved:.1%} shorter, and the"
             " intervals do not overlap"
         )
 
@@ -153,6 +170,7 @@ def _rival(t: Timeline, skip_first: int) -> Rival:
     return Rival(
         plan_hash=t.plan_hash,
         strategy=t.header.strategy or "-",
+        batches=t.prediction.batches or t.ranks,
         iteration=iteration,
         exposed=exposed,
         statistic=found.statistic,

@@ -10,7 +10,7 @@ from commsched.exchange.registry import find_method, legal_methods
 from commsched.exchange.sharded import options
 from commsched.machine.model import Machine
 from commsched.net.graph import Layer, Net
-from commsched.net.tensor_cut import degrees, sums
+from commsched.net.tensor_cut import cut_net, degrees, sums
 from commsched.plan.model import Launch, Param, Plan
 from commsched.planner.frames.zero import gathered
 from commsched.planner.launches import Priced, cheapest_of, stream_of
@@ -95,7 +95,10 @@ def _widest(net: Net, machine: Machine) -> int:
     if net.tensor > 1:
         return net.tensor
     nodes = set(machine.ranks_of_node)
-    return max(k for k in degrees(net, min(nodes)) if all(ranks % k == 0 for ranks in nodes))
+    found = max(k for k in degrees(net, min(nodes)) if all(ranks % k == 0 for ranks in nodes))
+    if found == 1 < min(nodes):
+        cut_net(net, 2)  # says why no ranks can share a layer
+    return found
 
 
 def _too_much(plan: Plan, need: float, limit: float) -> str:

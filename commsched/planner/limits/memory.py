@@ -20,6 +20,7 @@ from commsched.units import nbytes
 PARTS = (4, 16, 64)
 SHARE = 0.5  # of its bucket that a method's packets take at most, before only the least do
 NEAR = 1.001  # times the iteration of the plan without a limit: then the search is over
+NOTHING = 1.0  # B, which no plan fits into
 SAME = 1e-12  # relative: a limit in GB is rounded
 
 
@@ -33,7 +34,7 @@ def fitting(request: Request, planner: Planner) -> Plan:
     end, first = Deadline(request.time_limit), planner(replace(request, memory=None))
     if fits(request, first):
         return first
-    *sets, least = dict.fromkeys(_sets(request))
+    *sets, least = dict.fromkeys(method_sets(request))
     smallest = planner(replace(request, without=least, bucket=_sizes(request)[-1]))
     if not fits(request, smallest):
         raise refusal(request, smallest)
@@ -53,14 +54,16 @@ def fitting(request: Request, planner: Planner) -> Plan:
 def framed(request: Request, frame: Planner) -> Plan:
     """The plan of a strategy's frame; with narrower methods only if it does not fit otherwise.
 
-    Last without any loss, since lossy codecs keep what they have not sent. If no plan fits, the one
-    that needs least.
+    Last without any loss, since lossy codecs keep what they have not sent, and then all again as if
+    nothing fitted: a frame may plan a part alone, for which its limit is no limit. If no plan fits,
+    the one that needs least.
     """
     end, found = Deadline(request.time_limit), [frame(request)]
     if request.memory is None or fits(request, found[0]):
         return found[0]
-    narrower = [replace(request, without=some) for some in [*dict.fromkeys(_sets(request))][1:]]
-    for wanted in (*narrower, replace(request, lossy=())):
+    sets = [*dict.fromkeys(method_sets(request))]
+    narrower = [*(replace(request, without=some) for some in sets[1:]), replace(request, lossy=())]
+    for wanted in (*narrower, *(replace(one, memory=NOTHING) for one in (request, *narrower))):
         with suppress(CommschedError):  # the strategy cannot do with these methods alone
             left = None if request.time_limit is None else max(end.left(), 0.0)
             found.append(frame(replace(wanted, time_limit=left)))
@@ -105,7 +108,7 @@ def _sizes(request: Request) -> list[float | None]:
     return [None, *(total / count for count in PARTS), 1.0]
 
 
-def _sets(request: Request) -> Iterator[frozenset[str]]:
+def method_sets(request: Request) -> Iterator[frozenset[str]]:
     """Methods to do without: none, those that keep something, those of large packets, of most.
 
     Where all keep something, packets alone decide.
