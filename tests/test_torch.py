@@ -85,6 +85,37 @@ loss_of(model, *batch("mlp", 0, rank)).backward()
     assert "the model trains no parameter 'words.weight'; capture this model" in done.output
 
 
+def test_a_hook_of_ddp_skips_steps_with_a_scaler_and_leaves_out_what_is_unused(tmp_path):
+    program = """
+from torch import distributed
+from commsched.torch import hook
+store = distributed.FileStore(sys.argv[1], 2)
+distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+plan = plan_of(make("mlp"), 2)
+model = make("mlp")
+model.unused = nn.Linear(2, 2)
+ddp = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+model.forward = lambda x: nn.Sequential(*list(model)[:5])(x)
+ddp.register_comm_hook(*hook(plan, skip_overflow=True))
+optimizer, scaler = torch.optim.SGD(model.parameters(), lr=.1), torch.amp.GradScaler("cpu")
+for step in range(3):
+    optimizer.zero_grad()
+    scale = float("inf") if (step, rank) == (1, 1) else 1.0
+    before = model[0].weight.detach().clone()
+    scaler.scale(loss_of(ddp, *batch("mlp", step, rank)) * scale).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert torch.equal(before, model[0].weight) == (step == 1)
+    every = MPI.COMM_WORLD.allgather(model[0].weight.detach().numpy())
+    assert (every[0] == every[1]).all()
+assert scaler.get_scale() == 2**15
+print("as expected")
+"""
+    done = run("-c", BEGIN + program, str(tmp_path / "store"))
+    assert done.status == 0, done.output
+    assert done.output.count("as expected") == 2
+
+
 def test_a_script_need_not_close_and_a_gradient_of_another_layout_is_one_sentence():
     program = """
 model = nn.Sequential(nn.Embedding(WORDS, 4), nn.Linear(4, 4))

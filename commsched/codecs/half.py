@@ -1,6 +1,7 @@
 """16-bit floats on the wire, accumulated in float32."""
 
 from collections.abc import Callable
+from math import inf
 
 import numpy as np
 
@@ -27,6 +28,7 @@ class Half(Delivering):
     ) -> None:
         self.name = name
         self.may_overflow = name == "bf16"  # whose last 0.2 % below infinity round up to it
+        self.largest = inf if self.may_overflow else float(np.finfo(np.float16).max)
         self._narrow = narrow
         self._widen = widen
 

@@ -1,6 +1,7 @@
 """The interface of codecs: encode and decode, and the prediction of bytes and seconds."""
 
 from abc import ABC, abstractmethod
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ class Codec(ABC):
     feedback: bool = False
     no_feedback: str = ""  # why the codec cannot have feedback
     may_overflow: bool = False  # finite values may be decoded as infinity
+    largest: float = inf  # what is beyond, values or sums, is sent as the largest value
     votes: bool = False  # `combine` takes a vote, which is no sum
     codes_values: bool = False  # may code the values of a selection
     lists: bool = False  # writes and reads lists of non-zeros without a dense run

@@ -17,7 +17,8 @@ from commsched.interchange.passes import Gradient
 
 RECORD = (
     "record with torch.profiler.profile(record_shapes=True, schedule=schedule(wait=1, warmup=1,"
-    " active=5)) around whole training steps, call its step() after each, and export_chrome_trace"
+    " active=5, repeat=1)) around whole training steps, call its step() after each, and"
+    " export_chrome_trace"
 )
 LONGEST = 1e12  # us
 HOST = ("cpu_op", "user_annotation", "python_function")

@@ -94,6 +94,9 @@ def capture(
     )
     buffers = Buffers(model)
     before = copy.deepcopy((buffers.leave_out(model.state_dict()), optimizer.state_dict()))
+    mine = {id(parameter) for parameter in model.parameters()}
+    trained_too = [p for g in optimizer.param_groups for p in g["params"] if id(p) not in mine]
+    others = [(p, p.detach().clone()) for p in trained_too]
     random, source = torch.get_rng_state(), _Batches(batches)
     choices, mixtures = _recognised(model, loss, source, comm)
     observer = Observer(model, experts=mixtures)
@@ -125,6 +128,9 @@ def capture(
     observer.decay = {name: round(float(decay), 3) for name, decay in known if decay > 0}
     buffers.restore()
     model.load_state_dict(before[0], strict=False)  # which has no buffers
+    with torch.no_grad():
+        for parameter, values in others:
+            parameter.copy_(values)
     optimizer.load_state_dict(before[1])
     torch.set_rng_state(random)
     inputs = seen[0] if graph and seen else None

@@ -20,7 +20,7 @@ class LateUpdates:
     The first forward pass in training mode is watched: a parameter belongs to the innermost module
     whose forward was running when the parameter was read for the first time. What was not read
     there, others may read at any time: the optimizer's step updates it. Everything is updated
-    before a forward pass that does not train.
+    before a forward pass that does not train, and before one of a part of the model alone.
     `take(name)` puts a parameter's mean into `.grad`; `check()` is called when a step begins.
     """
 
@@ -52,10 +52,15 @@ class LateUpdates:
         optimizer.step = MethodType(step, optimizer)  # learning rate schedulers wrap methods
         self._stale: set[str] = set()  # parameters that the last forward pass did not come to
         self._outer: list[Any] = [model.register_forward_pre_hook(Hook(self._begin))]
-        flush = Hook(self._flush_first)
-        for each in (model, optimizer):
+        self._inside = False  # a forward pass of the model
+        self._outer.append(model.register_forward_hook(Hook(self._end), always_call=True))
+        flush, alone = Hook(self._flush_first), Hook(self._flush_alone)
+        for each in (*model.modules(), optimizer):
             self._outer.append(each.register_state_dict_pre_hook(flush))
             self._outer.append(each.register_load_state_dict_pre_hook(flush))
+        for module in model.modules():
+            if module is not model:
+                self._outer.append(module.register_forward_pre_hook(alone))
         self._inner: list[Any] = []
 
     def begin(self) -> None:
@@ -97,6 +102,14 @@ class LateUpdates:
         if self._deferred:
             self._apply(self._parameters)
 
+    def _flush_alone(self, *_: Any) -> None:
+        """Update all before a module that neither the model nor a backward pass calls."""
+        if not self._inside and torch._C._current_graph_task_id() == -1:
+            self._flush_first()
+
+    def _end(self, model: Any, inputs: Any, output: Any) -> None:
+        self._inside = False
+
     def _defer(self, closure: Callable[[], Any] | None = None) -> None:
         """Stand for the optimizer's step."""
         self._optimizer._opt_called = True  # what schedulers look for
@@ -135,7 +148,7 @@ class LateUpdates:
 
     def _begin(self, model: Any, inputs: Any) -> None:
         """Update what no inner module reads first; watch the first forward pass that trains."""
-        trains = model.training and torch.is_grad_enabled()
+        trains, self._inside = model.training and torch.is_grad_enabled(), True
         if self._first is None and trains:
             self._watch()
         elif self._deferred:

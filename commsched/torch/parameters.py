@@ -1,5 +1,6 @@
 """A model's parameters by the names that a plan has for them, and what of them is refused."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -147,9 +148,19 @@ def why_second(missing: list[str], some_unused: bool) -> str:
     )
 
 
+def unplanned(name: str, where: str = "") -> CommschedError:
+    """Say that a parameter has a gradient which no launch takes."""
+    return CommschedError(
+        f"{where}parameter {name!r} got a gradient, but the plan has no such tensor; capture this"
+        " model and plan again"
+    )
+
+
 def sparse_embeddings(model: Any) -> list[Any]:
-    """Return the parameters whose gradients are rows: of modules with `sparse=True`."""
-    return [m.weight for m in model.modules() if getattr(m, "sparse", False) is True]
+    """Return the parameters whose gradients are rows: of modules with `sparse=True` alone."""
+    held = Counter(id(p) for m in model.modules() for p in m.parameters(recurse=False))
+    some = [m.weight for m in model.modules() if getattr(m, "sparse", False) is True]
+    return [weight for weight in some if held[id(weight)] == 1]
 
 
 def handed_over(name: str, gradient: Any) -> Any:

@@ -35,6 +35,7 @@ from commsched.torch.parameters import (
     put_mean,
     sparse_embeddings,
     trained,
+    unplanned,
     why_second,
 )
 from commsched.torch.script_end import ScriptEnd
@@ -125,10 +126,7 @@ class Sync:
         return lambda parameter: self._take(name, parameter) if self._syncing else None
 
     def _refuse_unplanned(self, name: str) -> None:
-        raise CommschedError(
-            f"rank {self._comm.rank}: parameter {name!r} got a gradient, but the plan has no such"
-            " tensor; capture this model and plan again"
-        )
+        raise unplanned(name, f"rank {self._comm.rank}: ")
 
     def update_in_forward(self, optimizer: Any) -> None:
         """Update parameters under the next forward pass from now on; see `attach`."""
@@ -261,12 +259,12 @@ class Sync:
 
     def _before_forward(self, model: Any, _: object) -> None:
         """Take the buffers of rank 0, as DistributedDataParallel does."""
-        if not (self._syncing and model.training and torch.is_grad_enabled()):
+        if not (self._syncing and torch.is_grad_enabled()):
             return
-        if self._under_way and self._skip_overflow:
+        if model.training and self._under_way and self._skip_overflow:
             self._end_update()  # a GradScaler skipped the step
         self._forwarded = not self._means_wait()
-        if self._buffers:
+        if model.training and self._buffers:
             buffers = buffers_now(model, self._buffers)
             with torch.no_grad(), ExitStack() as versions:
                 for buffer in buffers:  # which BatchNorm's backward pass does not read

@@ -18,9 +18,11 @@ from commsched.torch.observer import Observer, tensors_in
 class Watch:
     """Measures each step's layers, data and optimizer; with an Exchanger also as spans.
 
-    A step begins with the first forward pass in training mode after the end of the one before. The
-    backward pass begins when the gradient of the model's output is there, so that the loss belongs
-    to the last layer's forward span. A layer that runs twice has one span, as long as both.
+    A step begins with the first forward pass in training mode after the end of the one before; of
+    a model in evaluation mode with the last one before the backward pass. A script that calls parts
+    of the model alone has no forward spans. The backward pass begins when the gradient of the
+    model's output is there, so that the loss belongs to the last layer's forward span. A layer that
+    runs twice has one span, as long as both.
     """
 
     def __init__(self, model: Any, exchanger: Exchanger | None = None) -> None:
@@ -29,7 +31,8 @@ class Watch:
         self.steps = 0
         self._mine = {id(parameter) for parameter in self.observer.parameters.values()}
         self._exchanger = exchanger
-        self._forwarded = False
+        self._forwarded = False  # in training mode
+        self._seen = False  # a forward pass of this step
         self._begun = self._updating = 0.0  # when the forward pass began, and the optimizer
         self._ended = 0.0  # when the last step was over; 0 before the first
         self._data = self._update = 0.0  # s in this step
@@ -50,18 +53,17 @@ class Watch:
         self.observer.__exit__()
 
     def _before_forward(self, model: Any, inputs: Any, named: Any) -> None:
-        if self._forwarded or not (model.training and torch.is_grad_enabled()):
+        if self._forwarded or not torch.is_grad_enabled():
             return
-        self._forwarded = True
+        self._forwarded, self._seen = model.training, True
         self.batch = next((len(t) for t in tensors_in([inputs, named]) if t.ndim), 1)
         self._begun = self.observer.begin()
         if self._ended:
             self._data = self._begun - self._ended
-            self._add("data", self._ended, self._begun, ahead=True)
 
     def _after_forward(self, model: Any, inputs: Any, output: Any) -> None:
         for tensor in tensors_in(output):
-            if self._forwarded and tensor.requires_grad:
+            if self._seen and tensor.requires_grad:
                 tensor.register_hook(lambda gradient: self.observer.turn())
                 return
 
@@ -70,7 +72,9 @@ class Watch:
         if self._exchanger is None:
             return
         at = self._begun
-        for layer, seconds in self.observer.forward_seconds.items():
+        if self._seen and self._data:
+            self._add("data", at - self._data, at, ahead=True)
+        for layer, seconds in self.observer.forward_seconds.items() if self._seen else ():
             at += self.observer.pauses.get(layer, 0.0)
             self._add(f"forward/{layer}", at, at + seconds, ahead=True)
             at += seconds
@@ -80,8 +84,9 @@ class Watch:
         """End a step once its means are there; with `keeps` the observer remembers it."""
         self.observer.end(keeps, self._data, self._update)
         self.steps += 1
-        self._forwarded, self._update = False, 0.0
-        self._ended = time.perf_counter()
+        self._forwarded = self._seen = False
+        self._update, self._data = 0.0, 0.0
+        self._ended = self.observer.begin()
         if self._exchanger is not None:
             self._exchanger.turn()
 

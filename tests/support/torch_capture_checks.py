@@ -343,3 +343,13 @@ def on_the_meta_device_the_backward_of_a_convolution_is_twice_its_forward():
         2.0 * 2 * 3 * 3 * 4 * 3 * 9,  # of a transposed one: for each element of its input
     ]
     assert work == [(forward[0], forward[0]), *((f, 2 * f) for f in forward[1:])], work
+
+
+@check
+def parameters_of_the_loss_are_afterwards_as_before():
+    model, last = make("mlp"), torch.nn.Linear(4, 4)
+    before = [p.detach().clone() for p in last.parameters()]
+    optimizer = torch.optim.SGD([*model.parameters(), *last.parameters()], lr=0.1)
+    batches = [batch("mlp", step, WORLD.rank) for step in range(2)]
+    capture(model, lambda one: last(model(one[0])).square().mean(), batches, optimizer, steps=2)
+    assert all(map(torch.equal, before, last.parameters()))

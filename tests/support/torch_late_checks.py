@@ -190,3 +190,25 @@ def a_parameter_that_another_module_reads_first_is_named():
         model.turned = True
         text = said(lambda: loss_of(model, *batch("mlp", 2, WORLD.rank)).backward())
     assert "parameter 'one.weight' was read by another module than in the first" in text, text
+
+
+@check
+def a_part_that_the_script_calls_or_saves_alone_is_up_to_date():
+    found = {}
+    for late in (False, True):
+        model = make("gpt")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        options = {"update_in_forward": optimizer} if late else {}
+        with attach(model, plan_of(model, WORLD.size), **options):
+            for step in range(3):
+                optimizer.zero_grad()
+                loss_of(model, *batch("gpt", step, WORLD.rank)).backward()
+                optimizer.step()
+            model.eval()
+            found[late] = [model.head(torch.ones(1, 16)).detach()]
+            model.train()
+            optimizer.zero_grad()
+            loss_of(model, *batch("gpt", 3, WORLD.rank)).backward()
+            optimizer.step()
+            found[late] += [v.clone() for v in model.blocks[1].state_dict().values()]
+    assert all(map(torch.equal, found[False], found[True]))

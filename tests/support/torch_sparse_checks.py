@@ -60,3 +60,20 @@ def sparse_gradients_overflow_on_all_ranks():
         (loss_of(model, words, targets) * scale).backward()
         for parameter in model.parameters():
             assert parameter.grad.to_dense().isinf().any()
+
+
+@check
+def a_table_that_is_a_dense_head_too_has_dense_gradients_on_all_ranks():
+    """Also on a rank that uses neither."""
+    torch.manual_seed(0)
+    model = torch.nn.ModuleDict({"words": torch.nn.Embedding(9, 4, sparse=True)})
+    model["head"] = torch.nn.Linear(4, 9, bias=False)
+    model["head"].weight = model["words"].weight
+    model["last"] = torch.nn.Linear(4, 1)
+    with attach(model, plan_of(model, WORLD.size), find_unused_parameters=True):
+        seen = model["last"](torch.ones(1, 4)).sum()
+        if WORLD.rank == 0:
+            seen = seen + model["head"](torch.ones(1, 4)).sum()
+        seen.backward()
+        assert model["words"].weight.grad.layout is torch.strided
+        assert torch.equal(model["words"].weight.grad, torch.full((9, 4), 1 / WORLD.size))

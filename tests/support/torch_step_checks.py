@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -228,3 +229,32 @@ def a_full_bucket_is_handed_over_with_all_that_came():
             assert handed == seen
             for names in (seen, wanted, got, handed):
                 names.clear()
+
+
+@check
+def a_model_in_evaluation_mode_is_trained_like_another_one():
+    """Also where a rank uses nothing in a step."""
+    for eval_mode in (False, True):
+        model = make("mlp").train(not eval_mode)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with attach(model, plan_of(model, WORLD.size), find_unused_parameters=True):
+            for step in range(3):
+                optimizer.zero_grad()
+                loss = loss_of(model, *batch("mlp", step, WORLD.rank))
+                alone = step == 1 and WORLD.rank == 1
+                if not alone:
+                    loss.backward()
+                optimizer.step()
+                got = [parameter.grad.clone() for parameter in model.parameters()]
+                every = WORLD.allgather([one.numpy() for one in got])
+                assert all(map(np.array_equal, every[0], every[1]))
+                assert all(bool(one.any()) for one in got)
+
+
+@check
+def what_fp16_may_not_reach_is_an_overflow_for_a_scaler():
+    for value, skips in ((3.2e4, False), (3.3e4, True)):
+        model = torch.nn.Linear(2, 1, bias=False)
+        with attach(model, plan_of(model, WORLD.size, ("ring+fp16",)), skip_overflow=True):
+            (model(torch.ones(1, 2)).sum() * (value if WORLD.rank else 1.0)).backward()
+            assert bool(torch.isinf(model.weight.grad).all()) is skips

@@ -213,3 +213,26 @@ def a_data_parallel_is_copied_averaged_and_saved_and_the_copies_are_not_attached
             each(x).sum().backward()
     train("mlp", with_sync(parallel), 1, parallel, optimizer=step)
     parallel.close()
+
+
+@check
+def forward_passes_are_measured_in_evaluation_mode_and_left_out_where_only_parts_are_called():
+    for whole in (True, False):
+        path, held = folder()
+        model = make("mlp").eval()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        plan = plan_of(model, WORLD.size)
+        with attach(model, plan, timeline=path / "measured.json"):
+            for step in range(3):
+                optimizer.zero_grad()
+                x, _ = batch("mlp", step, WORLD.rank)
+                seen = model(x) if whole else model[4](model[2](model[0](x)))
+                seen.sum().backward()
+                optimizer.step()
+        WORLD.Barrier()
+        t = timeline_file.read(path / "measured.json")
+        WORLD.Barrier()
+        spans = [s for s in t if s.name.startswith("forward/")]
+        assert bool(spans) is whole
+        assert all(0.0 <= s.end - s.start < 10.0 for s in t)
+        del held

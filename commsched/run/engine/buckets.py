@@ -40,7 +40,7 @@ from commsched.program.parts import (
 from commsched.program.phases import phase_of
 from commsched.program.registry import STRATEGIES
 from commsched.run.engine.device_queue import DeviceQueue
-from commsched.run.engine.filling import not_finite, takes_lists, unsent_of
+from commsched.run.engine.filling import clamps, not_finite, takes_lists, unsent_of
 from commsched.run.engine.spare_memory import SpareMemory
 from commsched.run.engine.watched_losses import WatchedLosses
 from commsched.run.engine.worker import Roles, put_back
@@ -163,7 +163,7 @@ class Buckets:
             return  # what is not finite shows in the gradients
         held = state["list" if "list" in state else "gradient"]
         values = held.values if "list" in state else held if own is None else held[own]
-        if not finite(values):
+        if not finite(values) or (self.skips_overflow and clamps(plan, launch, values)):
             if not self.skips_overflow:
                 raise NotFiniteError(not_finite(plan, step, launch, state, own))
             self.overflows.add(step)

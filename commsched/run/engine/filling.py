@@ -1,6 +1,7 @@
 """What a bucket is filled with: dense gradients, rows, and what replaced launches have kept."""
 
 from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 
@@ -31,6 +32,16 @@ def unsent_of(plan: Plan, launch: int, states: Sequence[State]) -> list[Array]:
         if before and kept and old.pieces == own.pieces:
             found.append(state.pop("lost"))
     return found
+
+
+def clamps(plan: Plan, launch: int, values: Array) -> bool:
+    """Tell whether a launch's codec might not reach the sum of such values of all ranks."""
+    own = plan.launches[launch]
+    codec = find_method(own.method).codec
+    if codec is None or codec.largest == inf or not len(values):
+        return False
+    most = max(float(values.max()), -float(values.min()))
+    return most * plan.group(own).size > codec.largest
 
 
 def not_finite(plan: Plan, step: int, launch: int, state: State, own: slice | None) -> str:
