@@ -27,7 +27,7 @@ from commsched.torch.choices import Choices, with_experts
 from commsched.torch.gradients import STEPS, Gradients
 from commsched.torch.hooks import some_ours
 from commsched.torch.mixtures import mixtures_of
-from commsched.torch.observer import Observer, tensors_in
+from commsched.torch.observer import Observer, check_takes_hooks, tensors_in
 from commsched.torch.parameters import check_alike, check_kind, trained
 from commsched.torch.states import Buffers
 
@@ -87,6 +87,7 @@ def capture(
         check_kind(key, parameter)
     check_on_host(parameters, "capture")
     agree.on_all_ranks(lambda: _check_free(parameters), comm)
+    agree.on_all_ranks(lambda: check_takes_hooks(model), comm)
     seen: list[Any] = []  # the inputs of the model's first forward pass
     see = model.register_forward_pre_hook(
         lambda _, inputs, named: seen.append((inputs, named)) if not seen else None,

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from commsched.arrays import Array
+from commsched.errors import CommschedError
 from commsched.net.sparsity import Sparsity
 from commsched.run.job.fabric import Middle
 from commsched.torch.hooks import Hook
@@ -36,6 +37,7 @@ class Observer:
         experts: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.model, self._clock, self._turned, self.experts = model, clock, turned, experts
+        check_takes_hooks(model)
         self.parameters = trained(model)
         if not self.parameters:
             raise no_parameter()
@@ -240,6 +242,16 @@ class Observer:
     def outside(self, middle: Middle = np.median) -> Array:
         """Return the seconds of data and optimizer: (2,)."""
         return middle(self._outside, axis=0)
+
+
+def check_takes_hooks(model: Any) -> None:
+    """Refuse modules of TorchScript."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise CommschedError(
+                f"module {name or type(model).__name__!r} is TorchScript, which shows no times of"
+                " its own; give the model with it as it was before torch.jit.script or trace"
+            )
 
 
 def compiled_modules(model: Any) -> list[str]:

@@ -198,6 +198,12 @@ def what_cannot_be_captured_is_one_sentence():
     text = said(lambda: captured("mlp", model))
     assert "rank 1 trains '4.weight' of shape [4, 8]" in text, text
     assert "where rank 0 trains '2.bias' of shape [8]" in text, text
+    scripted = make("mlp")
+    scripted[2] = torch.jit.trace(scripted[2], torch.ones(1, 8))
+    text = said(lambda: captured("mlp", scripted))
+    assert "module '2' is TorchScript, which shows no times of its own; give the model" in text, (
+        text
+    )
     for made in (captured_by, meta_by):
         batches = [(torch.ones(2, 6),)]
         assert made(make("mlp").requires_grad_(False), batches) == "the model trains no parameter"
