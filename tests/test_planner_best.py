@@ -26,7 +26,9 @@ from commsched.planner.search.problem import BASELINES, Problem
 from commsched.planner.search.shortlist import Shortlist, skips_zeros
 from commsched.planner.search.timing import iteration
 from commsched.planner.space import Candidate, MethodChoice
+from commsched.simulate.engine import STEPS, simulate
 from commsched.simulate.exchange_costs import Known
+from commsched.timeline.totals import median
 from tests.support import sampling
 from tests.support.small_plans import graph, machine
 
@@ -296,3 +298,18 @@ def test_a_method_that_is_forced_by_a_short_name_is_the_one_it_stands_for(planne
     found = {piece.tensor: each.method for each in made.launches for piece in each.pieces}
     assert found["l0.weight"] == find_method("all-gather+topk").name
     assert found["l2.weight"] == find_method("all-gather+qsgd").name
+
+
+@pytest.mark.parametrize("name", ["all-gather+bloom:0.01", "all-gather+hash-bitmap:8", "ring+coo"])
+def test_a_lossless_codec_with_a_parameter_may_be_the_only_method(name):
+    request = only(Request(net=graph([1000, 1000]), machine=machine(1, 2)), [name])
+    assert request.lossless is False
+    assert {launch.method for launch in make_plan(request).launches} == {name}
+
+
+def test_the_iteration_of_a_plan_is_the_simulated_one_where_hand_overs_vary():
+    on = replace(machine(1, 2), handover=2e-4, coding_jitter=0.2)
+    assert on.even
+    assert not on.alike
+    plan = make_plan(Request(net=graph([100_000] * 3), machine=on))
+    assert plan.iteration == pytest.approx(median(simulate(plan, STEPS + 1).totals.iteration))

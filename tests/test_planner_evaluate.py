@@ -146,6 +146,31 @@ def test_coding_longer_than_a_slice_lasts_on_a_shared_core_as_simulated(numel):
     assert problem.evaluator.one(candidate) == pytest.approx(want, rel=1e-3)
 
 
+@pytest.mark.parametrize("overlap", [0.5, 0.0])
+def test_a_first_launch_without_a_vote_beside_one_with_it_has_a_time(overlap):
+    net = graph([50_000, 400_000])
+    mask = replace(net.layers[0].tensors[0], sparsity=Sparsity(law="mask", density=0.02))
+    net = replace(net, layers=(replace(net.layers[0], tensors=(mask,)), net.layers[1]))
+    for measured in (None, Measured(device=PROCESSOR, source="a test")):
+        on = replace(machine(1, 4), overlap=overlap, wakeup=1e-5)
+        problem = problem_of(replace(net, measured=measured), on, {"mask", "ring+dense"})
+        several = [
+            Candidate((MethodChoice(bucket(problem.units[:1]), a), MethodChoice(last, b)), late)
+            for last in [bucket(problem.units[1:])]
+            for a in problem.options(bucket(problem.units[:1]))
+            for b in problem.options(last)
+            for late in (False, True)
+        ]
+        pool = [choice for candidate in several for choice in candidate.choices]
+        index = np.arange(len(pool)).reshape(-1, 2).T
+        rows = problem.evaluator.rows(pool)
+        for late in (False, True):
+            assert np.isfinite(problem.evaluator.iterations(rows, index, late)).all()
+        for candidate in several:
+            want = iteration(problem.plan(candidate, "test"))
+            assert want * 0.99 <= problem.evaluator.one(candidate) <= want * 1.25
+
+
 @given(
     net=nets(),
     cores=st.sampled_from([0, 2, 3]),

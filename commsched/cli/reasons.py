@@ -110,7 +110,7 @@ def quality(plan: Plan) -> str:
     if not plan.iteration:
         return ""
     text = f"iteration {seconds(plan.iteration)}"
-    if not plan.machine.even:
+    if not plan.machine.alike:
         text += f" (median of {STEPS - 1} steps with jitter)"
     if not plan.bound:
         return text

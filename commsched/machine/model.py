@@ -302,6 +302,11 @@ class Machine:
         """Whether all steps compute equally long."""
         return self.jitter == 0.0 and not self.stalls
 
+    @property
+    def alike(self) -> bool:
+        """Whether chance changes nothing from step to step, hand-overs and coding included."""
+        return self.even and self.handover == self.coding_jitter == 0.0
+
     @cached_property
     def derived(self) -> dict[object, object]:
         """What was derived from the machine, by key: other views of it, places of its groups."""

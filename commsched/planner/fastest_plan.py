@@ -25,13 +25,14 @@ def fastest(request: Request, plans: Iterable[Plan]) -> Plan:
     and take most of the time of a simulation: only plans that are near the fastest without them
     are simulated with them.
     """
-    end, even, real = Deadline(request.time_limit), request.machine.even, request.machine
-    smooth = real if even else replace(real, jitter=0.0, stalls=())
+    end, alike, real = Deadline(request.time_limit), request.machine.alike, request.machine
+    smooth = real if alike else replace(real, jitter=0.0, stalls=())
     known: Known = {} if request.played is None else request.played
     limited = replace(request, memory=request.room)
 
     def timed(plan: Plan, on: Machine) -> Plan:
-        return replace(plan, iteration=iteration(replace(plan, machine=on), known))
+        few = on is smooth
+        return replace(plan, iteration=iteration(replace(plan, machine=on), known, few))
 
     found: list[Plan] = []  # without jitter
     exact: list[Plan] = []  # as the machine is
@@ -46,7 +47,7 @@ def fastest(request: Request, plans: Iterable[Plan]) -> Plan:
             continue
         found.append(timed(plan, smooth))
         longest = max(longest, end.now() - began)
-        if not even and not exact:
+        if not alike and not exact:
             exact.append(timed(plan, real))
             slower = (end.now() - began) / max(longest, TICK)
         if GROWTH * longest * slower > end.left():
@@ -55,7 +56,7 @@ def fastest(request: Request, plans: Iterable[Plan]) -> Plan:
     if not found:
         assert least is not None
         return timed(least, real)
-    if even:
+    if alike:
         return min(found, key=_seconds)
     found.sort(key=_seconds)
     for plan in found:

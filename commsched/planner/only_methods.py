@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.exchange.method import Method
 from commsched.exchange.registry import METHODS, find_method, legal_methods, lossy_name
@@ -22,7 +23,8 @@ def only(request: Request, names: Sequence[str]) -> Request:
         raise CommschedError(
             f"--lossless and --method {losing} contradict each other; leave one out"
         )
-    request = replace(request, lossy=tuple(dict.fromkeys([*request.lossy, *lossy])))
+    more = [m.coding for m in wanted.values() if m.lossless and m.coding not in (*CODECS, "")]
+    request = replace(request, lossy=tuple(dict.fromkeys([*request.lossy, *lossy, *more])))
     legal = {m.name for m in legal_methods(request.machine.everyone, more=request.lossy)}
     for name in wanted.keys() - legal:
         raise _refused(request, name, "")

@@ -11,6 +11,7 @@ from commsched.machine.model import Machine
 from commsched.program.parts import CodingTime
 
 RESTED = 5e-3  # s, a long sleep, as threads have between exchanges of a calibration
+LONG_AGO = 1e9  # s
 SOON = 5e-4  # s, a short one, after which a calibration measures hand-overs
 
 
@@ -193,6 +194,7 @@ def under_compute(
     waking = late > 0.0 if isinstance(late, float) else late.any()
     if overlap == 1.0 and not waking:
         return end
+    start = latest(start, -LONG_AGO)  # of what never was: -inf
     covered, alone = np.maximum(busy - start, 0.0), end - start
     rate: Times | float = overlap
     if waking:

@@ -50,7 +50,7 @@ def report(prediction: Prediction) -> dict[str, Any]:
 def _of_plan(prediction: Prediction) -> float | None:
     """Return the plan's own iteration, if it is the median of other steps than these."""
     plan, others = prediction.plan, prediction.totals.counted != STEPS - 1
-    return plan.iteration if plan.iteration and others and not plan.machine.even else None
+    return plan.iteration if plan.iteration and others and not plan.machine.alike else None
 
 
 def _experts(plan: Plan) -> dict[str, float] | None:

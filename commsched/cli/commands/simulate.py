@@ -26,7 +26,7 @@ OPTIONS = (
     Option("plan", None, "plan file", Path),
     Option("-o --output", "FILE", "timeline to write", json_file),
     Option("--steps", "N", "number of steps; one more ends the last", int, STEPS),
-    Option("--replay", "FILE", "repeat the decisions and plan changes of a measured run", Path),
+    Option("--replay", "FILE", "repeat a measured run's decisions and changes to dense sums", Path),
     Option("--ranks", "N", "write the spans of the first N ranks only", int, DRAWN),
     size.FORCE_SIZE,
     Flag("--json", "print the report as JSON"),

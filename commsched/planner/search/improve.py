@@ -42,7 +42,7 @@ def improved(
             break
         found = evaluated(problem, best, changes)
         at = int(found.argmin())
-        if found[at] >= seconds * (1 - gain):
+        if not found[at] < seconds * (1 - gain):
             break
         best = applied(problem, best, changes, found, seconds * (1 - gain))
         seconds = problem.evaluator.one(best)

@@ -8,16 +8,18 @@ from commsched.simulate.exchange_costs import Known
 from commsched.simulate.result import Prediction
 
 
-def iteration(plan: Plan, known: Known | None = None) -> float:
-    """Seconds of the simulated iteration, as `simulate` reports it.
+def iteration(plan: Plan, known: Known | None = None, few: bool = False) -> float:
+    """Seconds of the simulated iteration, as `simulate` reports it; with `few`, of one step.
 
     `known` keeps exchanges that plans on one machine share.
-    Without jitter and stalls all steps but the first are alike.
     """
-    return float(np.median(predicted(plan, known).iterations[1:]))
+    return float(np.median(predicted(plan, known, few).iterations[1:]))
 
 
-def predicted(plan: Plan, known: Known | None = None) -> Prediction:
-    """Simulate the steps of which an iteration is the median, and the one that ends the last."""
-    steps = 2 if plan.machine.even else STEPS
+def predicted(plan: Plan, known: Known | None = None, few: bool = False) -> Prediction:
+    """Simulate the steps of which an iteration is the median, and the one that ends the last.
+
+    Without chance all steps but the first are alike.
+    """
+    steps = 2 if few or plan.machine.alike else STEPS
     return simulate(plan, steps=steps + 1, known=known)

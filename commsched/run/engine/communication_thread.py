@@ -94,6 +94,7 @@ class Communication(threading.Thread):
         self.waiting = Waiting(self._control)
         self.cpu = 0.0  # s of processor time of this thread, so far
 
+    @np.errstate(over="ignore", invalid="ignore")  # a sum may be infinite: it is delivered so
     def run(self) -> None:
         """Poll until the board is closed; any error ends the job."""
         try:

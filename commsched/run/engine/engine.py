@@ -4,6 +4,7 @@ import sys
 import threading
 from collections import deque
 
+import numpy as np
 from mpi4py import MPI
 
 from commsched.arrays import Array
@@ -96,6 +97,7 @@ class Engine:
             self.board.queued()
         return [op for op in ops if op.stream == "compute"]
 
+    @np.errstate(over="ignore", invalid="ignore")  # a sum may be infinite: it is delivered so
     def _code(self, stream: str) -> None:
         queue = self._coding[stream]
         try:

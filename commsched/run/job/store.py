@@ -129,7 +129,9 @@ class Store:
         for flag in sorted(found.made.keys() | self._made.keys()):
             then, now = found.made.get(flag), self._made.get(flag)
             if then != now:
-                raise CommschedError(f"{where} was made with {flag} {then}, now it is {now}")
+                was = f"without {flag}" if then is None else f"with {flag} {then}"
+                is_now = f"there is no {flag}" if now is None else f"it is {now}"
+                raise CommschedError(f"{where} was made {was}, now {is_now}")
         before = self._planning if found.planning is None else found.planning
         for flag, now in self._planning.items():
             then = before.get(flag)
