@@ -140,6 +140,26 @@ def test_unions_of_drawn_supports_fill_up_as_predicted() -> None:
     assert abs(np.mean(found) - float(law.after(merged))) < 5 * error  # 5 sigma
 
 
+@pytest.mark.parametrize("union", [0.01, 0.012, 0.03, 0.039, 0.5])
+@pytest.mark.parametrize("law", ["curve", "mask"])
+def test_ranks_draw_from_a_pool_what_their_union_says(law: str, union: float) -> None:
+    ranks, numel = 4, 400_000
+    found = Sparsity(law="mask", density=0.01)
+    if law == "curve":
+        found = Sparsity(law="curve", density=0.01, curve=((1, 0.01), (4, union)))
+    each = [
+        found.drawn(numel, ranks, np.random.default_rng(1), np.random.default_rng([2, rank]))
+        for rank in range(ranks)
+    ]
+    for one in each:
+        assert (np.diff(one) > 0).all()
+        assert len(one) / numel == pytest.approx(0.01, rel=0.08)
+    alone = 1 - (1 - 0.01) ** ranks  # the most that ranks can reach
+    want = min(float(found.after(ranks)), alone)
+    got = len(np.unique(np.concatenate(each))) / numel
+    assert got == pytest.approx(want, rel=0.05)
+
+
 @example(Sparsity(law="zipf", density=0.5, exponent=0.0, rows=850), 20_000, 1)
 @given(law=sparsities(), numel=st.integers(20_000, 10**6), merged=st.integers(1, 100))
 def test_a_range_is_empty_as_often_as_its_parts_of_whole_rows(law, numel, merged) -> None:

@@ -16,6 +16,7 @@ Law = Literal["dense", "uniform", "zipf", "mask", "curve"]
 
 EXACT_ROWS = 4096  # zipf: rows with a cell of their own
 CELL_GROWTH = 1.002  # zipf: growth of the later cells; the error is below 1e-5
+HALVINGS = 60  # of an interval that holds the density of a pool
 MAX_EXPONENT = 8.0  # zipf: beyond this the tail underflows
 
 
@@ -188,6 +189,37 @@ class Sparsity:
         total = int(ends[-1]) if len(ends) else 0
         support: Ints = np.arange(total) + np.repeat(first - (ends - lengths), lengths)
         return support
+
+    def drawn(
+        self, numel: int, ranks: int, common: np.random.Generator, own: np.random.Generator
+    ) -> Ints:
+        """Draw the support of one of `ranks` ranks, whose union is as dense as `after` says.
+
+        Under `mask` and `curve` each takes a share of a pool of elements that all know: `common` is
+        equal on all ranks, and independent of `own`.
+        """
+        if self.law not in ("mask", "curve"):
+            return self.support(numel, own)
+        pool = self._pool(ranks)
+        found = _bernoulli(numel, pool, common)
+        if pool == self.density:
+            return found
+        mine: Ints = found[own.random(len(found)) < self.density / pool]
+        return mine
+
+    def _pool(self, ranks: int) -> float:
+        """Return the density q of a pool of which each rank takes d / q:
+
+        q (1 - (1 - d / q) ** ranks) = after(ranks)
+        """
+        union, low, high = float(self.after(ranks)), self.density, 1.0
+        if union <= low:
+            return low
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            more = -middle * np.expm1(ranks * np.log1p(-self.density / middle)) < union
+            low, high = (middle, high) if more else (low, middle)
+        return high
 
 
 DENSE = Sparsity()

@@ -79,11 +79,12 @@ def draw(plan: Plan, rank: int, tensor: Tensor) -> Array:
     values = random.generator(plan.seed, 0, rank, f"{tensor.name}/values")
     if tensor.sparsity.law == "dense":
         return values.standard_normal(tensor.numel, np.float32)
-    # A static mask is the same on every rank.
-    owner = 0 if tensor.sparsity.law == "mask" else rank
-    support = tensor.sparsity.support(
-        tensor.numel, random.generator(plan.seed, 0, owner, f"{tensor.name}/support")
+    purpose = "share" if tensor.sparsity.law == "curve" else "support"
+    common, own = (
+        random.generator(plan.seed, 0, owner, f"{tensor.name}/{what}")
+        for owner, what in ((0, "support"), (rank, purpose))
     )
+    support = tensor.sparsity.drawn(tensor.numel, plan.machine.size, common, own)
     out = np.zeros(tensor.numel, np.float32)
     out[support] = values.standard_normal(len(support), np.float32)
     return out
