@@ -125,10 +125,8 @@ def needed_by(
     if make is None:
         return needed(plan)
     settled = {key: plan.params[key] for key in keys if key in plan.params}
-    alone, found = (
-        replace(request, memory=None, params={**request.params, **settled}),
-        list[float](),
-    )
+    found: list[float] = []
+    alone = replace(request, memory=None, params={**request.params, **settled})
     for without in dict.fromkeys(method_sets(request)):
         with suppress(CommschedError):  # the strategy cannot do with these methods alone
             found.append(needed(make(replace(alone, without=without))))
