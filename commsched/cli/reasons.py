@@ -111,7 +111,7 @@ def quality(plan: Plan) -> str:
         return ""
     text = f"iteration {seconds(plan.iteration)}"
     if not plan.machine.alike:
-        text += f" (median of {STEPS - 1} steps with jitter)"
+        text += f" (median of {STEPS - 1} steps{' with jitter' * (not plan.machine.even)})"
     if not plan.bound:
         return text
     gap = max(plan.iteration / plan.bound - 1.0, 0.0)

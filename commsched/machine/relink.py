@@ -25,13 +25,17 @@ def relinked(
 
 def relinked_at(machine: Machine, place: str, change: Callable[[Link], Link]) -> Machine:
     """Change the links inside or between nodes, or those of the level of a name."""
-    node = place_of_node(machine.levels)
-    names = dict(enumerate(level.name for level in machine.levels))
 
     def link(old: Link, k: int) -> Link:
-        return change(old) if place in (PLACES[k > node], names.get(k)) else old
+        return change(old) if place in _names(machine, k) else old
 
     return _relinked(machine, link, lambda nic, _: nic)
+
+
+def _names(machine: Machine, k: int) -> list[str]:
+    """Return what level k is called: its name, if it has one, and its place."""
+    own = [level.name for level in machine.levels[k : k + 1]]
+    return [*own, PLACES[k > place_of_node(machine.levels)]]
 
 
 def _relinked(
@@ -65,15 +69,13 @@ def scaled_links(machine: Machine, factors: Mapping[str, float], source: str = "
     the name of a level, as "latency rack", which then counts for its links and ports instead;
     "oversubscription rack" is of the ports only, and leaves at least 1.
     """
-    node = place_of_node(machine.levels)
-    names = dict(enumerate(level.name for level in machine.levels))
 
-    def factor(what: str, k: int, place: str) -> float:
-        return factors.get(f"{what} {names.get(k)}", factors.get(f"{what} {place}", 1.0))
+    def factor(what: str, k: int) -> float:
+        found = (factors.get(f"{what} {name}") for name in _names(machine, k))
+        return next((each for each in found if each is not None), 1.0)
 
     def link(old: Link, k: int) -> Link:
-        place = PLACES[k > node]
-        latency, wire = factor("latency", k, place), factor("bytes", k, place)
+        latency, wire = factor("latency", k), factor("bytes", k)
         if latency == wire == 1.0:
             return old
         return replace(
@@ -85,7 +87,7 @@ def scaled_links(machine: Machine, factors: Mapping[str, float], source: str = "
         )
 
     def port(old: Nic, k: int) -> Nic:
-        wire = factor("bytes", k, PLACES[k > node])
+        wire = factor("bytes", k)
         if wire == 1.0:
             return old
         return replace(old, per_byte=old.per_byte * wire, source=source or old.source)

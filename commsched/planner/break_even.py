@@ -13,7 +13,7 @@ from commsched.machine.change import changed
 from commsched.machine.model import Machine
 from commsched.machine.ports import Reach, reach
 from commsched.plan.model import Plan
-from commsched.planner.families import exactly, lossy, plan_with_verdict
+from commsched.planner.families import lossy, plan_with_verdict, without_losses
 from commsched.planner.registry import FRAMES
 from commsched.planner.request import Request
 from commsched.planner.search.timing import iteration
@@ -127,7 +127,7 @@ def check_break_even(request: Request) -> Reach:
         )
     if not lossy(request):
         raise CommschedError("--break-even needs --allow: lossy codecs whose gain is looked at")
-    if not list(exactly(request).methods(request.machine.everyone)):
+    if not list(without_losses(request).methods(request.machine.everyone)):
         raise CommschedError(
             "--break-even compares with the best lossless plan, and --method names lossy methods"
             " only; nearest: --method ring+dense besides"

@@ -101,7 +101,7 @@ def families(request: Request) -> Iterator[Family]:
     Dense values only; all lossless methods; 16 bits; all that the request allows. If it allows no
     16 bits, those come last that the device codes fastest, unless the request refuses losses.
     """
-    exact = exactly(request)
+    exact = without_losses(request)
     lossless = list(exact.methods(request.machine.everyone))
     packed = frozenset(method.name for method in lossless if method.compresses)
     yield Family.of("dense", replace(exact, without=exact.without | packed))
@@ -124,7 +124,7 @@ def lossy(request: Request) -> tuple[str, ...]:
     return tuple(n for n in names if not (CODECS[n] if n in CODECS else METHODS[n]).lossless)
 
 
-def exactly(request: Request) -> Request:
+def without_losses(request: Request) -> Request:
     """The request without what loses something."""
     losing = lossy(request)
     kept = (name for name in request.lossy if lossy_name(name) not in losing)

@@ -129,14 +129,12 @@ class Rivals:
         if self.indistinguishable:
             per = "" if alike else " of a batch"
             return f"the plans are indistinguishable: their intervals{per}, {a} and {b}, overlap"
-        saved = 1.0 - fast.seconds_per_batch / slow.seconds_per_batch
-        what = "iteration"
+        saved = f"{1.0 - fast.seconds_per_batch / slow.seconds_per_batch:.1%}"
+        why = f"its iteration is {saved} shorter"
         if not alike:
-            what += f" of {fast.batches} instead of {slow.batches} batches, by batch,"
-        return (
-            f"plan {fast.plan_hash[:12]} is faster: its {what} is {saved:.1%} shorter, and the"
-            " intervals do not overlap"
-        )
+            steps = f"a step has {fast.batches} instead of {slow.batches}"
+            why = f"a batch takes {saved} less time ({steps})"
+        return f"plan {fast.plan_hash[:12]} is faster: {why}, and the intervals do not overlap"
 
     @property
     def warnings(self) -> tuple[str, ...]:
