@@ -161,6 +161,14 @@ def test_no_ll128_without_nvlink():
     assert found == {"LL", "Simple"}
 
 
+def test_a_faster_port_lengthens_no_tree_by_ll():
+    ports = [replace(file.load("gb200-nvl72-pair"), native=(), overrides={})]
+    ports += [replace(ports[0], nic=replace(ports[0].nic, per_byte=g * 1e-11)) for g in (8, 32)]
+    assert {algorithm_of(on, on.everyone, 2.0**20).title for on in ports} == {"tree, LL"}
+    fast, middle, slow = (native(on, 2**18).max() for on in ports)
+    assert fast <= middle <= slow
+
+
 def test_every_port_of_a_node_carries_a_channel():
     four, one = on("a100-4xhdr200", 4, 4), on("a100-4xhdr200", 4, 4)
     one = replace(one, nic=replace(one.nic, per_node=1))

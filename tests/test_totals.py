@@ -130,6 +130,14 @@ def test_the_critical_path_of_a_step_sums_to_the_iteration(name):
     assert all(seconds >= 0 for seconds in path.streams.values())
 
 
+def test_the_critical_path_ends_where_operations_take_next_to_no_time():
+    on, params = machine(1, 4), {"stages": 2, "microbatches": 4}
+    on = replace(on, device=replace(on.device, gather=1e-18))  # s/B
+    of = strategy_plan(graph([20000] * 6), on, "1f1b", **params)
+    path = simulate(of, 4).step_path
+    assert sum(path.streams.values()) == pytest.approx(path.seconds, rel=1e-9)
+
+
 def test_a_plan_states_the_iteration_of_its_simulation():
     for jitter in (0.0, 0.3):
         of = made("sync", jitter)

@@ -121,18 +121,20 @@ def _share(place: _Place, kind: str, protocol: str) -> float:
     """Return the share of a place's bandwidth that carries values.
 
     A ring by LL has half of it, by LL128 0.92; a tree has 0.92 by Simple, 1 / 3.8 of that by LL,
-    and 120 / 128 of it by LL128, 7 / 9 on one node. LL has at most `llMaxBws`.
+    and 120 / 128 of it by LL128, 7 / 9 on one node.
     """
     if kind == TREE:
         by_ll128 = 7 / 9 if place.nodes == 1 else 120 / 128
-        share = 0.92 * {LL: 1 / 3.8, LL128: by_ll128, SIMPLE: 1.0}[protocol]
-    else:
-        share = {LL: 0.5, LL128: 0.92, SIMPLE: 1.0}[protocol]
+        return 0.92 * {LL: 1 / 3.8, LL128: by_ll128, SIMPLE: 1.0}[protocol]
+    return {LL: 0.5, LL128: 0.92, SIMPLE: 1.0}[protocol]
+
+
+def _most(place: _Place, protocol: str) -> float:
+    """Return the B/s of values that a protocol carries at most: `llMaxBws` by LL."""
     if protocol != LL:
-        return share
+        return inf
     alone = LL_MOST[max(place.capability, 70)]
-    most = alone if place.nodes == 1 else LL_MOST_NODES[place.nodes > 2]
-    return min(share, most / place.bandwidth) if place.bandwidth < inf else share
+    return alone if place.nodes == 1 else LL_MOST_NODES[place.nodes > 2]
 
 
 class _Expected(NamedTuple):
@@ -163,7 +165,8 @@ def _expected(place: _Place, kind: str, protocol: str) -> _Expected:
     p, nodes = place.ranks, place.nodes
     near = place.near_step(kind, protocol).seconds(place.near)
     far = place.far_step(kind, protocol).seconds(place.far)
-    latency, rate = BASE[kind, protocol], place.bandwidth * _share(place, kind, protocol)
+    latency = BASE[kind, protocol]
+    rate = min(place.bandwidth * _share(place, kind, protocol), _most(place, protocol))
     if kind == TREE:
         latency += 2 * ((p // nodes - 1) * near + int(log2(nodes)) * far)
         rate *= 0.5 if nodes != 2 else min(1.0, 0.5 * place.inside / place.bandwidth)
@@ -233,14 +236,14 @@ def algorithm(machine: Machine, group: Group, nbytes: float) -> Algorithm:
     pipeline = _pipeline(place, protocol, nbytes) if kind == TREE else None
     key = kind, protocol, pipeline
     if key not in known:
-        share = _share(place, kind, protocol)
+        share, most = _share(place, kind, protocol), _most(place, protocol)
         known[key] = Algorithm(
             collective="ring" if kind == RING else "binary-tree:chains",
             name=kind,
             protocol=protocol,
             base=BASE[kind, protocol],
-            inside=Protocol(step=place.near_step(kind, protocol), share=share),
-            between=Protocol(step=place.far_step(kind, protocol), share=share),
+            inside=Protocol(step=place.near_step(kind, protocol), share=share, most=most),
+            between=Protocol(step=place.far_step(kind, protocol), share=share, most=most),
             channels=place.channels,
             pipeline=pipeline,
         )

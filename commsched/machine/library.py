@@ -8,6 +8,7 @@ of our own schedule of that name.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 
 from commsched.machine.devices import recognised
 from commsched.machine.model import Group, Link, Machine
@@ -40,6 +41,7 @@ class Protocol:
 
     step: Step | None = None  # None: a message of no bytes takes L + 2 o of the link
     share: float = 1.0  # of the link's bandwidth that carries values
+    most: float = inf  # B/s of values, however fast the link is
 
 
 PLAIN = Protocol()
@@ -118,8 +120,11 @@ def _by(protocol: Protocol, link: Link) -> Link:
         link,
         latency=link.latency + 2 * link.overhead if step is None else step.seconds(link),
         overhead=0.0,
-        per_byte=link.per_byte / protocol.share,
-        points=tuple((nbytes, seconds / protocol.share) for nbytes, seconds in link.points),
+        per_byte=max(link.per_byte / protocol.share, 1 / protocol.most),
+        points=tuple(
+            (nbytes, max(seconds / protocol.share, nbytes / protocol.most))
+            for nbytes, seconds in link.points
+        ),
     )
 
 

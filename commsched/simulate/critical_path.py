@@ -102,7 +102,7 @@ class _Dependencies:
                 self._sends[p.op.name, p.step] = index
         pipelines = {int(p.ranks[0]) for p in placed if p.op.match or p.op.urgency}
         self._loose = {lane for lane in self._lanes if lane[0] in pipelines}
-        self._ends: dict[tuple[_Lane, int, int], Floats] = {}  # lane, step, column
+        self._spans: dict[tuple[_Lane, int, int], Floats] = {}  # lane, step, column
         self._times: dict[tuple[int, int], Times] = {}  # by source and column
 
     def _on(self, index: int, column: int) -> tuple[float, float, int]:
@@ -178,18 +178,19 @@ class _Dependencies:
             return None
         start = self._on(index, column)[0]
         for step in range(p.step, -1, -1):
-            members = self._lanes[lane].get(step, [])
-            ends = self._ends_of(lane, step, column)
-            early = np.where(ends <= start + TOUCH, ends, -np.inf)
-            early[[i == index for i in members]] = -np.inf
+            members = np.array(self._lanes[lane].get(step, []), np.int64)
+            starts, ends = self._spans_of(lane, step, column)
+            before = (starts < start) | ((starts == start) & (members < index))
+            early = np.where(before & (ends <= start + TOUCH), ends, -np.inf)
             if len(members) and np.isfinite(early.max()):
-                return members[int(early.argmax())]
+                return int(members[early.argmax()])
         return None
 
-    def _ends_of(self, lane: _Lane, step: int, column: int) -> Floats:
-        """Return when the operations of a lane end in a step on one rank, s."""
+    def _spans_of(self, lane: _Lane, step: int, column: int) -> Floats:
+        """Return when the operations of a lane start and end in a step on one rank, (2, n) s."""
         key = lane, step, column
-        if key not in self._ends:
+        if key not in self._spans:
             members = self._lanes[lane].get(step, [])
-            self._ends[key] = np.array([self._on(i, column)[1] for i in members])
-        return self._ends[key]
+            spans = np.array([self._on(i, column)[:2] for i in members])
+            self._spans[key] = spans.reshape(-1, 2).T
+        return self._spans[key]
