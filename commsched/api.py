@@ -27,7 +27,7 @@ from commsched.machine.ports import network
 from commsched.net import file as net_file
 from commsched.net import graph as net_graph
 from commsched.net.load import on_machine
-from commsched.notebook import Picture, Shown, Study, picture_of
+from commsched.notebook import Compared, Picture, Shown, Study, picture_of
 from commsched.plan import file as plan_file
 from commsched.plan import model as plan_model
 from commsched.planner.break_even import break_even as find_break_even
@@ -48,9 +48,9 @@ from commsched.python_arguments import (
     python_words,
     whole_number,
 )
-from commsched.simulate.engine import STEPS
 from commsched.simulate.engine import simulate as predict
 from commsched.simulate.report import lines, report
+from commsched.simulate.step_count import usual_steps
 from commsched.study.cells import product_of
 from commsched.study.run import run as run_study
 from commsched.study.workers import processes
@@ -59,7 +59,13 @@ from commsched.timeline import file as timeline_file
 from commsched.timeline.compare import compare as compared
 from commsched.timeline.compare import swapped
 from commsched.timeline.model import Timeline
-from commsched.timeline.report import comparison_data, comparison_table
+from commsched.timeline.report import (
+    comparison_data,
+    comparison_table,
+    rivals_data,
+    rivals_table,
+)
+from commsched.timeline.spread import are_rivals, rivals
 from commsched.units import nbytes, seconds
 
 RANKS = 64  # whose spans a predicted timeline has by default
@@ -181,8 +187,9 @@ class Plan(Shown):
         plan_file.write(path, self.model)
 
     @python_words()
-    def simulate(self, steps: int = STEPS) -> "Prediction":
-        """Predict `steps` steps; the first is not counted."""
+    def simulate(self, steps: int | None = None) -> "Prediction":
+        """Predict `steps` steps, by default 10 or two cycles; the first is not counted."""
+        steps = steps if steps is not None else usual_steps(self.model)
         return Prediction(self, whole_number("steps", steps, 2))
 
     @cached_property
@@ -256,18 +263,6 @@ class Prediction(Shown):
         return f"<Prediction: iteration {seconds(self.iteration)}, exposed {seconds(self.exposed)}>"
 
 
-class Comparison(Shown):
-    """What is compared: a table, and its numbers as `data`."""
-
-    def __init__(self, text: str, data: Any) -> None:
-        self._text, self.data = text, data
-
-    def __str__(self) -> str:
-        return self._text
-
-    __repr__ = __str__
-
-
 @python_words()
 def sweep(
     nets: "Sequence[Net | str | Path] | Net | str | Path",
@@ -316,14 +311,14 @@ def break_even(
     gain: float | str = 0.01,
     compute: str = "",
     **request: Any,
-) -> Comparison:
+) -> Compared:
     """Find the rate of a node's port from which the codecs save less than `gain` of an iteration.
 
     Source: plans at many rates, as `commsched plan --break-even` makes them.
     """
     least = number_of("gain", gain)
     found = find_break_even(_request(net, machine, allow, method, compute, **request), least)
-    return Comparison("\n".join(found.lines()), found.data())
+    return Compared("\n".join(found.lines()), found.data())
 
 
 def _request(
@@ -344,11 +339,12 @@ def _request(
 
 
 @python_words()
-def compare(*what: "Plan | Prediction | str | Path") -> Comparison:
+def compare(*what: "Plan | Prediction | str | Path") -> Compared:
     """Compare plans with each other, or a prediction with a measured timeline.
 
     Plans, predictions and plan files: a table with a row each; the first is the basis of the
-    speed-ups. A prediction, or its file, and a file of `commsched run`: why they differ.
+    speed-ups. A prediction, or its file, and a file of `commsched run`: why they differ. Two
+    files of predictions, or one and a prediction: which plan is faster.
     """
     if len(what) < 2:
         raise CommschedError(f"compare needs two or more things, got {len(what)}")
@@ -359,7 +355,7 @@ def compare(*what: "Plan | Prediction | str | Path") -> Comparison:
     mark = f'"{plan_model.Plan.FORMAT}"'.encode()
     plans = any(isinstance(x, Plan) for x in what) or any(mark in head(x, 4096) for x in files)
     if len(what) == 2 and files and not plans:
-        return _with_measured(*(_timeline(each) for each in what))
+        return _timelines_compared(*(_timeline(each) for each in what))
     found = [_prediction(each) for each in what]
     first = found[0].iteration
     rows = [
@@ -374,13 +370,16 @@ def compare(*what: "Plan | Prediction | str | Path") -> Comparison:
         )
         for one in found
     ]
-    return Comparison(table(COLUMNS, rows, range(1, 6)), [one.data for one in found])
+    return Compared(table(COLUMNS, rows, range(1, 6)), [one.data for one in found])
 
 
-def _with_measured(a: Timeline, b: Timeline) -> Comparison:
+def _timelines_compared(a: Timeline, b: Timeline) -> Compared:
+    if are_rivals(a, b):
+        both = rivals(a, b)
+        return Compared(rivals_table(both), rivals_data(both))
     predicted, measured = (b, a) if swapped(a, b) else (a, b)
     found = compared(predicted, measured)
-    return Comparison(comparison_table(found, 12), comparison_data(found))
+    return Compared(comparison_table(found, 12), comparison_data(found))
 
 
 def _timeline(what: "Plan | Prediction | str | Path") -> Timeline:

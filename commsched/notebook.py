@@ -18,6 +18,18 @@ class Shown:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
+class Compared(Shown):
+    """What is compared: a table, and its numbers as `data`."""
+
+    def __init__(self, text: str, data: Any) -> None:
+        self._text, self.data = text, data
+
+    def __str__(self) -> str:
+        return self._text
+
+    __repr__ = __str__
+
+
 class Picture:
     """A picture in a file; a notebook shows it."""
 

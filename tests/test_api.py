@@ -156,6 +156,17 @@ def test_a_prediction_is_compared_with_a_measured_timeline(plan, tmp_path):
     assert pair["measured_seconds"] == near
 
 
+def test_files_of_two_predictions_say_which_plan_is_faster(plan, tmp_path, capsys):
+    lab = cs.Machine("p3.16xlarge", **MACHINE)
+    slow = cs.Plan.best("lstm", lab, method="doubling+dense").prediction
+    plan.prediction.write(one := tmp_path / "a.json")
+    slow.write(other := tmp_path / "b.json")
+    found = cs.compare(one, other)
+    assert main(["compare", str(one), str(other)]) == 0
+    assert capsys.readouterr().out == f"{found}\n"
+    assert str(cs.compare(one, slow)) == str(found)
+
+
 def test_importing_is_quick_and_errors_are_value_errors():
     code = "import sys, commsched; print(len([m for m in sys.modules if 'numpy' in m]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -26,8 +26,9 @@ from commsched.planner.search.problem import BASELINES, Problem
 from commsched.planner.search.shortlist import Shortlist, skips_zeros
 from commsched.planner.search.timing import iteration
 from commsched.planner.space import Candidate, MethodChoice
-from commsched.simulate.engine import STEPS, simulate
+from commsched.simulate.engine import simulate
 from commsched.simulate.exchange_costs import Known
+from commsched.simulate.step_count import STEPS
 from commsched.timeline.totals import median
 from tests.support import sampling
 from tests.support.small_plans import graph, machine

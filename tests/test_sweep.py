@@ -121,6 +121,18 @@ def test_a_simulated_row_is_what_plan_and_simulate_say(planner, tmp_path):
     assert found["bound_seconds"] <= found["step_seconds"]
 
 
+def test_a_row_is_the_mean_of_a_whole_training(tmp_path):
+    """Of merges that lie further apart than 10 steps, too, and of warm-up and all that follows."""
+    words = ["--net", "resnet32", "--machine", "p3.16xlarge", "--nodes", "2", "--strategy"]
+    asked = "shadow every=4,shadow every=16,daso,daso warmup=0 cooldown=0,daso warmup=86"
+    found = {one["strategy"]: one for one in swept(tmp_path / "s.csv", *words, asked)}
+    sent = [found[f"shadow every={every}"]["sent_bytes_per_rank"] * every for every in (4, 16)]
+    assert sent[1] == pytest.approx(sent[0])
+    whole, later, first = (found[name]["step_seconds"] for name in asked.split(",")[2:])
+    share = 8 / 90  # of warm-up and cool-down
+    assert whole == pytest.approx(share * first + (1 - share) * later)
+
+
 @pytest.mark.by_day(1)
 @pytest.mark.parametrize("planner", ["ddp-25mb", "bytescheduler", "all-topk"])
 def test_a_priced_row_is_near_the_simulated_one(planner):

@@ -16,8 +16,9 @@ from commsched.planner.method_schedule import scheduled
 from commsched.planner.search.timing import iteration
 from commsched.plot.html import page_data
 from commsched.program.registry import STRATEGIES
-from commsched.simulate.engine import STEPS, simulate
+from commsched.simulate.engine import simulate
 from commsched.simulate.report import lines, report
+from commsched.simulate.step_count import STEPS
 from commsched.timeline.compare import compare
 from commsched.timeline.cycles import totals
 from commsched.timeline.file import read, write

@@ -5,7 +5,7 @@ from commsched.planner.reasons.margin import margin_interval
 from commsched.planner.reasons.verdict import lines as verdict
 from commsched.planner.search.encoding import elsewhere
 from commsched.simulate import native
-from commsched.simulate.engine import STEPS
+from commsched.simulate.step_count import STEPS
 from commsched.units import nbytes, seconds
 
 HEADER = (

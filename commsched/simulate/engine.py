@@ -34,7 +34,6 @@ from commsched.simulate.team_exchange import teams_of
 from commsched.simulate.turns import SumCost, moving
 
 Progress = Callable[[int], None]
-STEPS = 10  # that a prediction has by default, before the one that ends the last
 MOVES = 2**26  # moves that one simulation plays in about a second
 
 

@@ -7,9 +7,9 @@ import numpy as np
 from commsched.machine.trust import errors_of
 from commsched.plan.model import Plan
 from commsched.program.registry import STRATEGIES
-from commsched.simulate.engine import STEPS
 from commsched.simulate.native import sentence
 from commsched.simulate.result import Prediction
+from commsched.simulate.step_count import STEPS
 from commsched.timeline.spread import interval, interval_data, interval_lines
 from commsched.timeline.totals import totals_data, totals_lines
 from commsched.units import nbytes, seconds
@@ -29,6 +29,7 @@ def report(prediction: Prediction) -> dict[str, Any]:
         "strategy": plan.strategy,
         "native": sentence(plan),
         "plan_iteration_seconds": _of_plan(prediction),
+        "period_shares": [share for share, _ in STRATEGIES[plan.strategy].periods(plan)],
         **totals_data(prediction.totals),
         **interval_data(interval(prediction.totals, errors)),
         "experts": _experts(plan),
@@ -74,6 +75,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     text = [
         *totals_lines(found),
         *_plan_lines(found),
+        *_period_lines(found),
         *interval_lines(found),
         *_path_lines(found),
         f"memory per rank: {nbytes(memory['total'])} of {nbytes(found['memory_limit_bytes'])}"
@@ -105,6 +107,17 @@ def _plan_lines(found: dict[str, Any]) -> list[str]:
     if planned is None:
         return []
     return [f"the plan's iteration, {seconds(planned)}, is the median of {STEPS - 1} steps"]
+
+
+def _period_lines(found: dict[str, Any]) -> list[str]:
+    """Say that a training's later steps differ from its first ones."""
+    share, *later = found["period_shares"]
+    if not later:
+        return []
+    return [
+        f"the first {100 * share:.3g} % of a training's steps exchange otherwise than the later"
+        " ones; 'commsched sweep' predicts the mean over all"
+    ]
 
 
 def _path_lines(found: dict[str, Any]) -> list[str]:

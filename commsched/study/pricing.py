@@ -18,6 +18,7 @@ from commsched.machine.library import Algorithm, Pipeline, algorithm_of
 from commsched.machine.model import Device, Group, Machine
 from commsched.net.bucket import BucketSpec
 from commsched.plan.model import Plan
+from commsched.planner.auto.rows import times
 from commsched.planner.baseline import OF_LIBRARY
 from commsched.planner.limits.memory import needed
 from commsched.planner.make_plan import by_planner, checked, make_plan
@@ -29,9 +30,7 @@ from commsched.planner.search.shortlist import Shortlist
 from commsched.planner.space import Candidate, spec_of
 from commsched.program.registry import STRATEGIES
 from commsched.quantities import DENSITY, PORT, POSITIVE
-from commsched.simulate.engine import STEPS, simulate
 from commsched.study.cells import NEAR, SAME, Cell, short_name
-from commsched.timeline.totals import Totals, median
 from commsched.units import nbytes, significant
 
 COLUMNS = (
@@ -220,16 +219,12 @@ def _numbers(cell: Cell, request: Request) -> Row:
         found["sent_bytes_per_rank"] = significant(priced.sent)
         found["step_seconds"] = found["priced_step_seconds"] = significant(priced.step)
     if priced is None or cell.simulate:
-        totals = _simulated(plan, known)
-        step, exposed, sent = map(median, (totals.iteration, totals.exposed, totals.sent))
-        assert step is not None
-        assert exposed is not None
-        assert sent is not None
+        simulated = times(plan, known.library.played)
         found |= {
             "source": SIMULATED,
-            "step_seconds": significant(step),
-            "exposed_seconds": significant(exposed),
-            "sent_bytes_per_rank": significant(sent),
+            "step_seconds": significant(simulated.step),
+            "exposed_seconds": significant(simulated.exposed),
+            "sent_bytes_per_rank": significant(simulated.sent),
         }
     if bound:
         found["bound_seconds"] = significant(min(bound, found["step_seconds"]))
@@ -261,12 +256,6 @@ def _bound(cell: Cell, request: Request, known: _Known) -> float:
         problem = known.problem(cell, request, library=True)
         known.bounds[cell.load] = lower_bound(problem, by_ports=True)
     return known.bounds[cell.load]
-
-
-def _simulated(plan: Plan, known: _Known) -> Totals:
-    """Simulate a plan: without jitter, two steps of a strategy whose steps are alike tell all."""
-    alike = plan.machine.jitter == 0.0 and STRATEGIES[plan.strategy].sums_every_step
-    return simulate(plan, 1 + (2 if alike else STEPS), known=known.library.played).totals
 
 
 def _methods(plan: Plan) -> str:

@@ -143,6 +143,11 @@ class Rivals:
         return tuple(dict.fromkeys((*a.warnings, *b.warnings, *self.fabrics)))
 
 
+def are_rivals(a: Timeline, b: Timeline) -> bool:
+    """Tell whether both timelines are predicted, of different plans."""
+    return a.kind == b.kind == "predicted" and a.plan_hash != b.plan_hash
+
+
 def rivals(a: Timeline, b: Timeline, skip_first: int = 1) -> Rivals:
     """Compare the predictions of two plans for the same net on the same machine."""
     words = "nets", "machines", "numbers of ranks"

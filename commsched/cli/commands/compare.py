@@ -57,6 +57,7 @@ def compare(args: argparse.Namespace) -> None:
     from commsched.timeline.compare import compare as compared
     from commsched.timeline.compare import swapped
     from commsched.timeline.report import comparison_data, comparison_table
+    from commsched.timeline.spread import are_rivals
 
     with working("reading"):
         predicted, measured = read_pair(args.predicted, args.measured)
@@ -64,8 +65,7 @@ def compare(args: argparse.Namespace) -> None:
         told = f"{args.predicted} is measured and {args.measured} predicted: they are taken so"
         print(f"commsched: {told}", file=sys.stderr)
         predicted, measured = measured, predicted
-    both = predicted.kind == measured.kind == "predicted"
-    if both and predicted.plan_hash != measured.plan_hash:
+    if are_rivals(predicted, measured):
         _rivals(args, predicted, measured)
         return
     found = compared(predicted, measured)

@@ -10,10 +10,10 @@ from commsched.errors import CommschedError
 from commsched.net.compute import compute_data, origin
 from commsched.program.read_plan import read_plan
 from commsched.progress import progress
-from commsched.simulate.engine import STEPS
 from commsched.simulate.engine import simulate as predict
 from commsched.simulate.replay import Replay, replay
 from commsched.simulate.report import lines, report
+from commsched.simulate.step_count import STEPS, usual_steps
 from commsched.timeline import file as timeline_file
 
 EXAMPLE = """example:
@@ -25,7 +25,7 @@ HELP = "predict the timeline of a plan"
 OPTIONS = (
     Option("plan", None, "plan file", Path),
     Option("-o --output", "FILE", "timeline to write", json_file),
-    Option("--steps", "N", "number of steps; one more ends the last", int, STEPS),
+    Option("--steps", "N", f"number of steps; default: {STEPS}, or two cycles of launches", int),
     Option("--replay", "FILE", "repeat a measured run's decisions and changes to dense sums", Path),
     Option("--ranks", "N", "write the spans of the first N ranks only", int, DRAWN),
     size.FORCE_SIZE,
@@ -38,19 +38,20 @@ def simulate(args: argparse.Namespace) -> None:
     """Predict, write, report."""
     if args.ranks < 1:
         raise CommschedError(f"--ranks must be at least 1, got {args.ranks}")
-    if args.steps < 2:
+    if args.steps is not None and args.steps < 2:
         raise CommschedError(
             f"--steps must be at least 2, since the first step is not counted; got {args.steps}"
         )
     plan = read_plan(args.plan)
+    wanted = usual_steps(plan) if args.steps is None else args.steps
     taken = Replay({}, {})
     if args.replay is not None:
-        measured = timeline_file.read(args.replay, decided=args.steps)
-        taken = replay(plan, measured, args.steps, str(args.replay))
+        measured = timeline_file.read(args.replay, decided=wanted)
+        taken = replay(plan, measured, wanted, str(args.replay))
     # One more step says when the last one is over; a replay has the steps that were measured.
-    steps = args.steps + (args.replay is None)
+    steps = wanted + (args.replay is None)
     written = args.ranks if args.output is not None else 0
-    size.check(args, f"--steps {args.steps}", size.simulation(plan, steps, written))
+    size.check(args, f"--steps {wanted}", size.simulation(plan, steps, written))
     with progress(steps, "step") as bar:
         prediction = predict(
             plan, steps, taken.decisions, lambda _: bar.update(), changes=taken.changes

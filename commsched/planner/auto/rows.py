@@ -16,8 +16,9 @@ from commsched.planner.registry import FRAMES, OUTLINES
 from commsched.planner.request import Request
 from commsched.program.message_coding import AS_THEY_ARE
 from commsched.program.registry import STRATEGIES
-from commsched.simulate.engine import STEPS, simulate
+from commsched.simulate.engine import simulate
 from commsched.simulate.exchange_costs import Known
+from commsched.simulate.step_count import cycle_of, usual_steps
 from commsched.timeline.totals import median
 
 SHARE = 0.8  # of the links' rates that a row's risk assumes
@@ -142,9 +143,11 @@ def times(plan: Plan, known: Known | None = None) -> Times:
 
 
 def steps_of(plan: Plan) -> int:
-    """Count the steps that a row simulates: two cycles of launches, or the default, and two."""
-    cycles = 2 * max((launch.every for launch in plan.launches), default=1)
-    return 2 + max(cycles, 1 if plan.machine.jitter == 0.0 else STEPS)
+    """Count the steps that a row simulates: those of a prediction; without jitter few suffice."""
+    if plan.machine.jitter:
+        return 1 + usual_steps(plan)
+    alike, cycle = STRATEGIES[plan.strategy].sums_every_step, cycle_of(plan)
+    return 3 if alike and cycle == 1 else 2 + 2 * cycle
 
 
 def _simulated(plan: Plan, known: Known) -> Times:

@@ -3,9 +3,10 @@
 import numpy as np
 
 from commsched.plan.model import Plan
-from commsched.simulate.engine import STEPS, simulate
+from commsched.simulate.engine import simulate
 from commsched.simulate.exchange_costs import Known
 from commsched.simulate.result import Prediction
+from commsched.simulate.step_count import STEPS
 
 
 def iteration(plan: Plan, known: Known | None = None, few: bool = False) -> float:
