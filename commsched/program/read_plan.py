@@ -38,7 +38,9 @@ def checked_plan(given: AnyPlan) -> Plan:
     """Check a plan that a user's program gives, as a plan file is checked."""
     if isinstance(given, str | Path):
         return read_plan(given)
-    plan = given if isinstance(given, Plan) else given.model
+    plan = given if isinstance(given, Plan) else getattr(given, "model", None)
+    if not isinstance(plan, Plan):
+        raise CommschedError(f"a plan or the name of its file is expected, got {given!r}")
     return plan_from_data(plan_file.to_data(plan), "plan")
 
 

@@ -76,7 +76,7 @@ def lowered(
 
 def check_name(name: str, net: Net, names: Collection[str]) -> None:
     """Refuse a tensor whose gradient nobody exchanges."""
-    if name not in names:
+    if not isinstance(name, str) or name not in names:
         shown = ", ".join(list(names)[:8]) + (", ..." if len(names) > 8 else "")
         raise CommschedError(f"no tensor named {name!r} in net {net.name!r}; known: {shown}")
 
@@ -185,7 +185,7 @@ def check_gradient(
     """
     shape = tensor.shape if rows is None else (rows, *tensor.shape[1:])
     where = f"tensor {tensor.name!r}"
-    if not isinstance(gradient, module.ndarray):
+    if not isinstance(gradient, module.ndarray) or isinstance(gradient, np.ma.MaskedArray):
         kind = type(gradient)
         got = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
         raise CommschedError(f"{where}: a gradient is a {KINDS[device]} array, got {got}")

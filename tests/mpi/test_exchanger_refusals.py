@@ -32,6 +32,9 @@ def test_what_is_no_gradient_of_this_net_is_refused(exchanger):
         lambda: exchanger.ready("x", good["a"]), "no tensor named 'x' in net 'tiny'", "known: e"
     )
     refused(lambda: exchanger.wait("x"), "no tensor named 'x' in net 'tiny'")
+    refused(lambda: exchanger.ready(["a"], good["a"]), "no tensor named ['a'] in net 'tiny'")
+    hidden = np.ma.masked_array(good["b"], mask=True)
+    refused(lambda: exchanger.ready("b", hidden), "'b': a gradient is a NumPy array, got numpy.ma")
     refused(lambda: exchanger.ready("b", [0.0] * 7), "'b': a gradient is a NumPy array, got list")
     refused(lambda: exchanger.ready("b", np.zeros(7)), "'b': a gradient is float32, got float64")
     refused(lambda: exchanger.ready("a", good["a"].T), "'a'", "must be [3, 5], got [5, 3]")
