@@ -26,8 +26,12 @@ def bare_name(name: str) -> str:
 
 
 def trained(model: Any) -> dict[str, Any]:
-    """Return the parameters that are trained by name; tied ones once, by their first name."""
-    return _by_bare_name((n, p) for n, p in model.named_parameters() if p.requires_grad)
+    """Return the parameters that are trained by name; tied ones once, by their first name.
+
+    Those without elements have nothing to train.
+    """
+    trains = ((n, p) for n, p in model.named_parameters() if p.requires_grad)
+    return _by_bare_name((n, p) for n, p in trains if torch.nn.parameter.is_lazy(p) or p.numel())
 
 
 def no_parameter() -> CommschedError:
@@ -129,7 +133,7 @@ def check_attached(model: Any, updates: list[Any], attached: set[int], rank: int
     if not others:
         return
     for name, parameter in model.named_parameters():
-        if id(parameter) in others:
+        if id(parameter) in others and parameter.numel():
             raise CommschedError(
                 f"rank {rank}: parameter {bare_name(name)!r} has a gradient that is not averaged:"
                 " at attach it was frozen, or not in the model; capture the model as it is now,"

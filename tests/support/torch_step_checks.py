@@ -8,7 +8,7 @@ from torch import nn
 
 from commsched.torch import DataParallel, attach
 from commsched.torch.hooks import Hook
-from tests.support.torch_checks import WORLD, averaged, check, said
+from tests.support.torch_checks import WORLD, averaged, by_mpi, check, said, same, train, with_sync
 from tests.support.torch_nets import Tables, batch, loss_of, make, plan_of
 
 
@@ -258,3 +258,16 @@ def what_fp16_may_not_reach_is_an_overflow_for_a_scaler():
         with attach(model, plan_of(model, WORLD.size, ("ring+fp16",)), skip_overflow=True):
             (model(torch.ones(1, 2)).sum() * (value if WORLD.rank else 1.0)).backward()
             assert bool(torch.isinf(model.weight.grad).all()) is skips
+
+
+@check
+def a_parameter_without_elements_is_left_out():
+    def with_nothing():
+        model = make("mlp")
+        model[0].nothing = nn.Parameter(torch.empty(0))
+        model[0].register_forward_hook(lambda layer, _, out: out + layer.nothing.sum())
+        return model
+
+    model = with_nothing()
+    with attach(model, plan_of(make("mlp"), WORLD.size)) as sync:
+        same(train("mlp", with_sync(sync), model=model), train("mlp", by_mpi, model=with_nothing()))
