@@ -31,6 +31,7 @@ from tests.support.small_plans import (
     machine,
     mixture,
     plan,
+    shared,
     stage_params,
     strategy_plan,
 )
@@ -52,6 +53,8 @@ def made(name, jitter=0.0):
     net, on = graph([3000, 40000, 200, 25000]), machine(2, 4, jitter=jitter)
     params = dict(CYCLES.get(name, ({}, 1))[0])
     params |= stage_params(name, 2)
+    if "tensor" in STRATEGIES[name].parameters:
+        net = shared(net, summed=840)
     if name == "expert":
         net, params = mixture(graph([3000, 40008, 200, 25008])), {"expert": 4}
     return strategy_plan(net, on, name, **params)
