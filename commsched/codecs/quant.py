@@ -24,7 +24,7 @@ class Quant(Blockwise):
     step. `nearest` rounds to the nearest step instead: half the error, faster, but with a bias,
     like fp16. One bit is a random choice between a block's least and largest value. Short blocks,
     a row of a message say, spread less; a block's two numbers take 8 B.
-    Source: Wan et al., "AdaQP", MLSys 2023; Zhang et al., "Sylvie", arXiv 2303.07382 (there for
+    Source: Wan et al., "AdaQP", MLSys 2023; Zhang et al., "Sylvie", arXiv 2303.01277 (there for
     the boundary messages of graph networks).
     """
 

@@ -23,7 +23,8 @@ example:
 For each number that a paper prints, shows the library's prediction on the shipped machine and net,
 and its error; numbers that we derive from a paper's formulas have a table of their own, and so have
 inputs that a paper does not state, with the prediction under their alternative. A bar is the
-largest allowed error: 15 % for results (times, speed-ups, shares), 1 % for formulas. A miss is red
+largest allowed error: 15 % for results (times, speed-ups, shares, sizes), 1 % for formulas, and
+what the table says for derivations that leave out latency or are drawn at random. A miss is red
 on a terminal and has its cause. Ends with a verdict on each paper. With -o FOLDER, writes
 NAME.json, the figure NAME.png and papers.md, the page of all tables there. Exits with status 1 if a
 bar or a required trend is missed.

@@ -10,8 +10,10 @@ HEAD = f"""\
 `commsched reproduce [PAPER]` predicts every published number that was available to us, on one
 machine file per cluster. A bar of {RESULT:.0%} holds for every published result (times, speed-ups,
 shares, measured sizes), one of {FORMULA:.0%} for printed formulas and for numbers that we derive
-from a paper, which the command shows in a table of their own. No input is taken from the row that
-it predicts; every input that a paper does not state is named, with the result under an alternative.
+from a paper, which the command shows in a table of their own. Derivations that leave latency out,
+are drawn at random or take another net's slope have bars of 5 to 15%, which that table shows. No
+input is taken from the row that it predicts; every input that a paper does not state is named, with
+the result under an alternative.
 This page is written by
 `commsched reproduce -o traces/reproduce; python plots/reproduce.py`.
 

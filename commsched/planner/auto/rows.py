@@ -143,8 +143,8 @@ def times(plan: Plan, known: Known | None = None) -> Times:
 
 
 def steps_of(plan: Plan) -> int:
-    """Count the steps that a row simulates: those of a prediction; without jitter few suffice."""
-    if plan.machine.jitter:
+    """Count the steps that a row simulates: those of a prediction; of even ranks few suffice."""
+    if not plan.machine.even:
         return 1 + usual_steps(plan)
     alike, cycle = STRATEGIES[plan.strategy].sums_every_step, cycle_of(plan)
     return 3 if alike and cycle == 1 else 2 + 2 * cycle

@@ -15,7 +15,7 @@ from commsched.lab.reproduce.papers.fft.steps import (
 from commsched.machine import file as machines
 
 SOURCE = (
-    "Wang, Wu, Zhang, Chen, Bosilca, Herlihy & Fonseca, 'FFT-based gradient sparsification for the"
+    "Wang, Wu, Zhang, Liu, Bosilca, Herlihy & Fonseca, 'FFT-based gradient sparsification for the"
     " distributed training of deep neural networks', HPDC 2020, arXiv 1811.08596; machine: comet"
 )
 

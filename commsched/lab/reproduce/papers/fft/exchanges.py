@@ -269,6 +269,5 @@ def _sizes() -> Iterator[PublishedRow]:
             unit="MB",
             published=published,
             predicted=sum(tensor.nbytes for tensor in graph.tensors.values()) / 1e6,
-            bar=FORMULA,
             cause="" if known else "He et al.'s ResNet-32 has 464,154 parameters, not 1.5 million",
         )

@@ -25,7 +25,7 @@ from commsched.net.bucket import BucketSpec
 from commsched.net.graph import Net, Tensor
 from commsched.net.sparsity import Sparsity
 
-DRAWN = 0.10  # bar of random draws
+DRAWN = 0.10  # bar of random draws, and of a net to which another one's slope is applied
 PRINTED = {  # rows, density of a rank, and of the sum of 128
     "NMT": (109_375, 0.0247, 0.615),
     "BERT": (30_522, 0.0106, 0.408),
