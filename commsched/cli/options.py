@@ -168,6 +168,7 @@ def output_file(text: str) -> Path:
 
 Table: TypeAlias = Sequence[Flag | Option | ListOption | Group]
 
+TRAINABLE = "mlp, cnn, words, gpt, moe, autoencoder or bigrams, with sizes: gpt:128:4:4"
 DEVICE = Option("--device", "D", "cpu or cuda", default="cpu")
 TIMEOUT = Option("--timeout", "TIME", "end the job after this time without progress", SECONDS, 60.0)
 COMPUTE = Option(

@@ -12,7 +12,7 @@ from commsched.planner.price_strategy import StrategyPrice, price_strategy
 from commsched.text_table import table
 from commsched.units import count
 
-HEADER = ("parameters", "state per rank", "exchange", "every", "time", "hidden", "exposed")
+HEADER = ("parameters", "memory per rank", "exchange", "every", "time", "hidden", "exposed")
 UNITS = ("", "GB", "", "steps", "ms", "ms", "ms")
 
 Found = tuple[dict[str, Param], StrategyPrice]

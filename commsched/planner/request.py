@@ -1,5 +1,6 @@
 """What the user wants planned, and which methods that allows."""
 
+import fnmatch
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -65,3 +66,12 @@ class Request:
             seed=self.seed,
             max_error=self.max_error or 0.0,
         )
+
+
+def forced(patterns: Mapping[str, str], net: Net) -> dict[str, str]:
+    """Return the method of every tensor that a pattern names; the last pattern counts."""
+    return {
+        tensor: method
+        for pattern, method in patterns.items()
+        for tensor in fnmatch.filter(net.tensors, pattern) or [pattern]
+    }

@@ -1,7 +1,6 @@
 """`commsched plan`: decide how a net's gradients are exchanged on a machine."""
 
 import argparse
-import fnmatch
 import json
 import sys
 from collections.abc import Callable
@@ -27,7 +26,6 @@ from commsched.errors import CommschedError, TooLittleTime
 from commsched.exchange import recorded_gradients as recorded
 from commsched.exchange.registry import find_method
 from commsched.net import file as net_file
-from commsched.net.graph import Net
 from commsched.net.load import on_machine
 from commsched.plan import file as plan_file
 from commsched.plan.model import Param, Plan
@@ -41,7 +39,7 @@ from commsched.planner.make_plan import by_planner
 from commsched.planner.only_methods import not_used, only
 from commsched.planner.reasons import verdict
 from commsched.planner.registry import DEFAULT, FRAMES
-from commsched.planner.request import Report, Request
+from commsched.planner.request import Report, Request, forced
 from commsched.planner.search.problem import BASELINES
 from commsched.planner.smaller import too_large
 from commsched.planner.validate_request import SEEDS, check
@@ -188,7 +186,7 @@ def request(args: argparse.Namespace) -> Request:
         max_error=args.max_error,
         small=args.allow_small,
         recorded=None if args.gradients is None else recorded.read(args.gradients, net),
-        force=_forced(pairs(args.force, "--force", "TENSOR=METHOD"), net),
+        force=forced(pairs(args.force, "--force", "TENSOR=METHOD"), net),
         bucket=args.bucket,
         memory=args.memory,
         mean=not args.sum,
@@ -218,15 +216,6 @@ def _learning(lossy: tuple[str, ...], lost: float | None, unmeasured: bool) -> t
         else:
             tell(f"--max-lost {lost:g} leaves out {codec}, whose cost in learning is: {cost}")
     return tuple(found)
-
-
-def _forced(patterns: dict[str, str], net: Net) -> dict[str, str]:
-    """Return the method of every tensor that a pattern names; the last pattern counts."""
-    return {
-        tensor: method
-        for pattern, method in patterns.items()
-        for tensor in fnmatch.filter(net.tensors, pattern) or [pattern]
-    }
 
 
 def _progress(what: str, iteration: float) -> None:

@@ -7,6 +7,7 @@ from commsched.cli import size
 from commsched.cli.options import (
     DEVICE,
     TIMEOUT,
+    TRAINABLE,
     Flag,
     Option,
     command,
@@ -22,7 +23,7 @@ EXAMPLE = """example:
 """
 HELP = "measure a net of `commsched train` with all ranks computing, and write it as a net file"
 OPTIONS = (
-    Option("net", "NET", "mlp, cnn, words or gpt, with sizes: gpt:128:4:4"),
+    Option("net", "NET", TRAINABLE),
     Option("--batch", "N", "samples per rank, or per microbatch of a pipeline", int, 16),
     Option("--precision", None, "number format", default="fp32", choices=("fp32", "fp16")),
     Option("--optimizer", "NAME", "sgd, momentum or adam", default="momentum"),

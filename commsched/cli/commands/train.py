@@ -12,6 +12,7 @@ from commsched.cli.machine import SET
 from commsched.cli.options import (
     DEVICE,
     TIMEOUT,
+    TRAINABLE,
     Flag,
     Group,
     ListOption,
@@ -63,7 +64,7 @@ ELASTIC = (
 )
 HELP = "train a real net on real data, under mpiexec"
 OPTIONS = (
-    Option("--net", "NET", "mlp, cnn, words or gpt, with sizes: gpt:128:4:4", required=True),
+    Option("--net", "NET", TRAINABLE, required=True),
     Option(
         "--strategy", "NAME", "strategy, such as daso, 1f1b or samo; default: the plan's, or sync"
     ),
@@ -97,7 +98,7 @@ OPTIONS = (
         "--theta", "L", "with --method of fft: theta^2 = L times the rate, in every step", POSITIVE
     ),
     Option("--precision", "P", "fp32 or fp16; default: fp32, with samo fp16"),
-    Option("--seed", "N", "seed of parameters and batches", int, 0),
+    Option("--seed", "N", "seed of parameters and batches; equal bits need --plan, too", int, 0),
     Option("--fold", "N", "fold of the data to hold out, 0 to 4", int, 0),
     Flag("--validate", "hold out a fifth of the samples to learn, not the fold: to choose a rate"),
     Option("--evaluate", "N", "steps between evaluations", int, 50),
@@ -294,7 +295,7 @@ def _planned(args: argparse.Namespace, net: "Net", ranks: int) -> "Plan":
     from commsched.machine.model import resized
     from commsched.planner.fixed_method import given
     from commsched.planner.make_plan import make_plan
-    from commsched.planner.request import Request
+    from commsched.planner.request import Request, forced
 
     machine = changed(machine_file.load(args.machine or "localhost"), args.set)
     request = Request(
@@ -302,7 +303,7 @@ def _planned(args: argparse.Namespace, net: "Net", ranks: int) -> "Plan":
         machine=machine if args.machine else resized(machine, 1, ranks),
         strategy=args.strategy,
         params=_params(args),
-        force=pairs(args.force, "--force"),
+        force=forced(pairs(args.force, "--force"), net),
         bucket=(args.bucket or BUCKET) if args.method else None,
     )
     later = {} if args.theta is None else _thetas(args)
