@@ -291,3 +291,36 @@ def test_the_batch_of_a_net_with_a_frozen_embedding_is_not_its_vocabulary(tmp_pa
     indices = {"Input_Dims": [[5000, 16], [6, 5]], "Input_type": ["float", "long int"]}
     trace.add("cpu_op", "aten::embedding", 5, 3, **indices)
     assert imported(trace.file(tmp_path / "trace.json.gz")).net.batch == 6
+
+
+ATTENTION = "scaled_dot_product_attention"
+CONV = ("conv1d", [6, 2, 9], [8, 2, 3])
+STATE, WEIGHTS = [[1, 4, 9], [1, 4, 9]], [[36, 16], [36, 9]]
+
+
+@pytest.mark.parametrize(
+    ("batch", "note", "operators"),
+    [
+        (8, "", [("linear", [8, 4], [7, 4]), ("addmm", [7], [8, 4], [4, 7])]),  # as a gradient
+        (4, "", [("lstm", [4, 11, 16], STATE, WEIGHTS), ("linear", [4, 9], [8, 9])]),
+        (4, "", [("gru", [11, 4, 16], [1, 4, 9], WEIGHTS)]),
+        (4, "", [("lstm", [30, 16], [11], STATE, WEIGHTS)]),  # a packed sequence
+        (4, "", [("linear", [11, 4, 16], [48, 16]), (ATTENTION, [4, 2, 11, 8])]),
+        (4, "", [("embedding", [99, 16], [11, 4]), ("gru", [11, 4, 16], [1, 4, 9], WEIGHTS)]),
+        (6, "", [("embedding", [99, 16], [6, 5]), ("conv1d", [30, 2, 9], [8, 2, 3]), CONV]),
+        (6, "the batch, 6, is the first axis of an embedding", [("embedding", [99, 16], [6, 5])]),
+        (0, "the trace does not tell the batch", [("linear", [11, 4, 16], [48, 16])]),
+        (0, "the trace does not tell the batch", [("linear", [0, 16], [48, 16])]),
+        (0, "the trace does not tell the batch", []),
+    ],
+)
+def test_the_batch_is_what_operators_say_or_is_asked_for(batch, note, operators, tmp_path):
+    trace = Trace()
+    trace.step(0, 1)
+    for place, (name, *dims) in enumerate(operators):
+        trace.add("cpu_op", f"aten::{name}", 2 + place, 1, Input_Dims=dims)
+    found = imported(trace.file(tmp_path / "trace.json.gz"))
+    assert (found.net.batch, found.net.measured.batch) == (batch or 1, batch)
+    asked = [said for said in found.notes if "--batch" in said]
+    assert len(asked) == bool(note)
+    assert all(said.startswith(note) for said in asked)

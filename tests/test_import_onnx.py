@@ -42,7 +42,7 @@ g (int64[batch, sequence] ids) => (float[batch, sequence, 50] scores)
 """
 
 
-def imported(text, folder, **options):
+def read(text, folder, **options):
     """A model in ONNX's own words, imported from a file of it; values that no node makes are 0."""
     model, path = onnx.parser.parse_model(text), folder / "model.onnx"
     made = {name for node in model.graph.node for name in node.output}
@@ -52,7 +52,12 @@ def imported(text, folder, **options):
         model.graph.initializer.append(zeros)
         model.graph.value_info.remove(value)
     path.write_bytes(model.SerializeToString())
-    return import_file(content.read(path), Options(name="n", **options)).net
+    return import_file(content.read(path), Options(name="n", **options))
+
+
+def imported(text, folder, **options):
+    """The net of a model in ONNX's own words."""
+    return read(text, folder, **options).net
 
 
 def test_a_transformer_has_the_work_of_its_matrices_and_its_graph(tmp_path):
@@ -205,6 +210,58 @@ g (float[4, 8] x) => (float[4, 1] y) <float[1, 8] w, float[1] bias, float[1] hal
 { sum = Gemm <transB = 1> (x, w, bias)  y = Mul(sum, half) }
 """
     assert list(imported(text, tmp_path).tensors) == ["w", "bias"]
+
+
+@pytest.mark.parametrize(
+    ("scale", "steps"),
+    [
+        ("float s = {0.5}, int8 z = {0}, int8[3, 2] wq = {1, 2, 3, 4, 5, 6}", ""),
+        ("float[2] s, int8[2] z = {0, 0}, int8[3, 2] wq = {1, 2, 3, 4, 5, 6}", ""),
+        ("float[2] s, int8[2] z = {0, 0}, float[3, 2] wq", "QuantizeLinear <axis = 1>"),
+    ],
+)
+def test_a_quantised_weight_is_a_parameter_and_its_scale_is_none(scale, steps, tmp_path):
+    text = f"""
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[4, 3] x) => (float[4, 2] y) <{scale}>
+{{ {f"q = {steps} (wq, s, z)" * bool(steps)}
+  w = DequantizeLinear <axis = 1> ({"q" if steps else "wq"}, s, z)  y = MatMul(x, w) }}
+"""
+    found = read(text, tmp_path)
+    tensors = [(t.name, t.shape, t.dtype) for t in found.net.tensors.values()]
+    assert tensors == [("wq", (3, 2), "float32")]
+    assert not found.notes
+
+
+def test_a_slope_without_axes_is_a_parameter_of_one_element(tmp_path):
+    text = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[4, 8] x) => (float[4, 8] y) <float slope = {0.25}>
+{ y = PRelu(x, slope) }
+"""
+    assert imported(text, tmp_path).tensors["slope"].shape == (1,)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "w = Mul(v, g)",
+        "w = Concat <axis = 1> (v, g)",
+        "n = ReduceL2 <axes = [1], keepdims = 1> (v)  u = Div(v, n)  w = Mul(u, g)",
+    ],
+)
+def test_only_constants_that_no_parameter_is_made_of_count_as_not_trained(made, tmp_path):
+    text = f"""
+<ir_version: 8, opset_import: ["" : 13]>
+g (float[4, 3] x, bool[4, 3] y) => (float[4, N] z, float[4, 3] s)
+<float[3, 2] v, float[3, 2] g, float[4, 3] shift>
+{{ {made}  z = MatMul(x, w)  s = Where(y, x, shift) }}
+"""
+    found = read(text.replace("N", "4" if "Concat" in made else "2"), tmp_path)
+    assert list(found.net.tensors) == ["w"]
+    assert [note.partition(",")[0] for note in found.notes] == [
+        "1 constants count as not trained (first: shift)"
+    ]
 
 
 def test_attention_meets_past_keys_and_values_of_another_width(tmp_path):

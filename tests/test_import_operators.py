@@ -148,7 +148,8 @@ def write(path, *rows):
         before = [number - 1] if number > 1 else []
         node = message()(id=number, name=name, type=kind, data_deps=before, duration_micros=spent)
         for key, value in facts.items():
-            node.attr.add(name=key, **{"bool_val" if key == "is_cpu_op" else "int64_val": value})
+            field = {bool: "bool_val", int: "int64_val", str: "string_val"}[type(value)]
+            node.attr.add(name=key, **{field: value})
         packed.append(node.SerializeToString())
     path.write_bytes(b"".join(bytes([len(one)]) + one for one in packed))
     return path
@@ -180,6 +181,22 @@ def test_a_chakra_trace_has_a_layer_for_each_all_reduce(tmp_path):
     assert [t.numel for t in net.tensors.values()] == [200, 100]
     assert net.optimizer == pytest.approx(5e-6)
     assert found.notes[1] == "1 other collectives are not of gradients, and not in the net"
+
+
+@chakra
+def test_all_reduces_of_a_group_that_sums_activations_are_not_of_gradients(tmp_path):
+    """With tensor parallelism; two groups that only sum later are refused."""
+    groups = [GPU | {"comm_type": 0, "comm_size": 400, "pg_name": name} for name in "123"]
+    of_layer, of_model, of_all = (("all_reduce", COLLECTIVE, 7, facts) for facts in groups)
+    ahead, back = (f"{way}_kernel" for way in ("fwd", "bwd"))
+    rows = [(ahead, COMPUTE, 10, GPU), of_layer, (back, COMPUTE, 20, GPU), of_layer]
+    rows += [(ahead, COMPUTE, 10, GPU), (back, COMPUTE, 30, GPU), of_all]  # activations again
+    found = imported(write(tmp_path / "chakra.et", *rows))
+    assert [t.numel for t in found.net.tensors.values()] == [100]
+    assert "process group '1' (400 B) are not of gradients" in found.notes[1]
+    said = r"process groups '1' \(400 B\), '3' .*, '2' .* record a step of data-parallel training"
+    with pytest.raises(CommschedError, match=said):
+        imported(write(tmp_path / "chakra.et", *rows, of_model))
 
 
 @chakra

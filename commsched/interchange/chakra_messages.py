@@ -17,7 +17,7 @@ HEAD = b"\x0a\x050.0.4"  # GlobalMetadata: version
 ALL_REDUCE = 0  # CollectiveCommType
 # name: number and type, as google.protobuf.descriptor_pb2.FieldDescriptorProto counts types
 ATTRIBUTE = {"name": (1, 9), "int32_val": (7, 5), "int64_val": (9, 3), "uint32_val": (11, 13)}
-ATTRIBUTE |= {"uint64_val": (13, 4), "bool_val": (27, 8)}
+ATTRIBUTE |= {"uint64_val": (13, 4), "bool_val": (27, 8), "string_val": (29, 9)}
 NODE = {"id": (1, 4), "name": (2, 9), "type": (3, 5), "ctrl_deps": (4, 4), "data_deps": (5, 4)}
 NODE |= {"start_time_micros": (6, 4), "duration_micros": (7, 4), "attr": (10, 11)}
 REPEATED = ("ctrl_deps", "data_deps", "attr")
@@ -33,6 +33,12 @@ class ChakraNode(NamedTuple):
     seconds: float
     inputs: tuple[int, ...]  # nodes before it
     facts: Mapping[str, int]
+    group: str = ""  # process group of a collective; "": not recorded
+
+    @property
+    def sums(self) -> bool:
+        """Tell whether it is an all-reduce."""
+        return self.facts.get("comm_type") == ALL_REDUCE
 
     @property
     def on_host(self) -> bool:
@@ -113,11 +119,8 @@ def _messages(data: bytes) -> Iterator[bytes]:
 
 
 def _node(node: Any) -> ChakraNode:
-    facts = {}
-    for one in node.attr:
-        which = one.WhichOneof("value")
-        if which:
-            facts[one.name] = int(getattr(one, which))
+    fields = [(one, one.WhichOneof("value")) for one in node.attr]
+    values = {one.name: getattr(one, field) for one, field in fields if field}
     return ChakraNode(
         number=node.id,
         name=node.name,
@@ -125,5 +128,6 @@ def _node(node: Any) -> ChakraNode:
         start=node.start_time_micros,
         seconds=node.duration_micros / 1e6,
         inputs=(*node.data_deps, *node.ctrl_deps),
-        facts=facts,
+        facts={name: int(value) for name, value in values.items() if not isinstance(value, str)},
+        group=str(values.get("pg_name", "")),
     )

@@ -70,6 +70,14 @@ class Event(msgspec.Struct, gc=False):
         pairs = zip(shapes, types, strict=False)
         return [Gradient(_shape(shape), str(kind).lower()) for shape, kind in pairs]
 
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of its inputs, each of a list's by itself; (): a number, or not recorded."""
+        stored = self.args.get("Input Dims", self.args.get("Input dims"))
+        rows = [row for row in stored if isinstance(row, list)] if isinstance(stored, list) else []
+        each = (row if row and isinstance(row[0], list) else [row] for row in rows)
+        return [_shape(shape) or () for some in each for shape in some]
+
 
 class Trace(msgspec.Struct):
     """The whole file."""

@@ -10,6 +10,7 @@ VIEWS = ("Reshape", "Flatten", "Identity", "Squeeze", "Unsqueeze", "Dropout")  #
 STATIC = ("Shape", "Size")  # of a tensor: known before the step
 RECURRENT = ("LSTM", "GRU", "RNN")
 KEEP_AXES = ("Gather", "Slice", "Identity", "Dropout", "Cast")  # sequence and batch stay in place
+QUANTISED = ("QuantizeLinear", "DequantizeLinear")  # their first input, in other numbers
 ARITHMETIC = ("Add", "Sub", "Mul", "Div")
 NORMS = (
     *("BatchNormalization", "LayerNormalization", "GroupNormalization"),

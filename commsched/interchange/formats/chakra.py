@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from commsched import units
 from commsched.errors import CommschedError
 from commsched.interchange.chakra_messages import (
-    ALL_REDUCE,
     COLLECTIVE,
     COMPUTE,
     ChakraNode,
@@ -43,6 +42,8 @@ def read(content: Content, options: Options) -> Imported:
         raise CommschedError(
             f"{content.where}: no node is named as part of a backward pass; record a training step"
         )
+    used, notes = _of_one_group(used, backward.index(True), content.where)
+    backward = _backward(found, used)
     turn = backward.index(True)
     _check_one_step(used, backward, content.where)
     forward = sum(node.seconds for node in used[:turn] if node.kind == COMPUTE)
@@ -80,12 +81,13 @@ def read(content: Content, options: Options) -> Imported:
         optimizer=rest or None,
         source=source,
     )
-    others = [n for n in used if n.kind == COLLECTIVE and n.facts.get("comm_type") != ALL_REDUCE]
+    others = [node for node in used if node.kind == COLLECTIVE and not node.sums]
     size = sum(nbytes for _, nbytes in buckets)
-    notes = [
+    notes.insert(
+        0,
         f"{len(buckets)} all-reduces of {units.nbytes(size)} together, counted as float32; a layer"
-        " is what computes up to one of them"
-    ]
+        " is what computes up to one of them",
+    )
     if others:
         notes.append(f"{len(others)} other collectives are not of gradients, and not in the net")
     data = {"all_reduces": len(buckets), "bytes": size, "nodes": len(found)}
@@ -110,6 +112,35 @@ def _backward(found: Sequence[ChakraNode], used: Sequence[ChakraNode]) -> list[b
     ]
 
 
+def _of_one_group(
+    used: Sequence[ChakraNode], turn: int, where: str
+) -> tuple[list[ChakraNode], list[str]]:
+    """Leave out all-reduces of process groups that do not sum gradients, with a note on these.
+
+    Of several groups, those that also sum in the forward pass sum activations.
+    """
+    sizes = Counter[str]()
+    for node in used[turn:]:
+        if node.sums and node.facts.get("comm_size", 0) > 0:
+            sizes[node.group] += node.facts["comm_size"]
+    if len(sizes) < 2:
+        return list(used), []
+    said = {name: f"{name[:40]!a} ({units.nbytes(size)})" for name, size in sizes.items()}
+    aside = {node.group for node in used[:turn] if node.sums} & said.keys()
+    if len(said) - len(aside) != 1:
+        raise CommschedError(
+            f"{where}: process groups {', '.join(said.values())} have all-reduces in the backward"
+            " pass or after it, and the trace does not tell which of them are of gradients; record"
+            " a step of data-parallel training alone"
+        )
+    left = [node for node in used if not (node.sums and node.group in aside)]
+    return left, [
+        f"all-reduces of process group {said[name]} are not of gradients, and not in the net: the"
+        " group also has some in the forward pass"
+        for name in sorted(aside)
+    ]
+
+
 def _check_one_step(used: Sequence[ChakraNode], backward: Sequence[bool], where: str) -> None:
     """Refuse a trace in which another forward pass follows the first all-reduce of gradients.
 
@@ -118,7 +149,7 @@ def _check_one_step(used: Sequence[ChakraNode], backward: Sequence[bool], where:
     those of its first segment come before any gradient.
     """
     turn = backward.index(True)
-    sums = [i for i, n in enumerate(used) if i >= turn and n.facts.get("comm_type") == ALL_REDUCE]
+    sums = [i for i, n in enumerate(used) if i >= turn and n.sums]
     if not sums:
         return
     before = Counter(n.name for n in used[:turn] if n.kind == COMPUTE)
@@ -142,7 +173,7 @@ def _buckets(used: Sequence[ChakraNode]) -> tuple[list[tuple[float, int]], float
     for node in used:
         if node.kind == COMPUTE:
             spent += node.seconds
-        elif node.facts.get("comm_type") == ALL_REDUCE and node.facts.get("comm_size", 0) > 0:
+        elif node.sums and node.facts.get("comm_size", 0) > 0:
             buckets.append((spent, node.facts["comm_size"]))
             spent = 0.0
     return buckets, spent

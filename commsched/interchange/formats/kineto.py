@@ -9,7 +9,7 @@ from commsched import units
 from commsched.errors import CommschedError
 from commsched.interchange import kineto_events, kineto_steps
 from commsched.interchange.content import Content
-from commsched.interchange.kineto_events import RECORD, Recording
+from commsched.interchange.kineto_events import RECORD, Event, Recording
 from commsched.interchange.kineto_steps import Step
 from commsched.interchange.passes import LayerWork, layers_of
 from commsched.interchange.registry import FORMATS, Format, Imported, Options
@@ -17,6 +17,9 @@ from commsched.machine.devices import recognised
 from commsched.net.graph import Layer, Net
 from commsched.net.measured import PROCESSOR, Measured
 
+LINEAR, EMBEDDING, ATTENTION = "aten::linear", "aten::embedding", "scaled_dot_product"
+CONVOLUTIONS = tuple(f"aten::conv{kind}" for kind in ("1d", "2d", "3d", "_transpose", "olution"))
+RECURRENT = ("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")
 HALF = ("c10::half", "c10::bfloat16", "half", "bfloat16")
 
 
@@ -30,7 +33,7 @@ def read(content: Content, options: Options) -> Imported:
     recording = kineto_events.read(content)
     steps, layers = alike(recording)
     made = [_layer([each[i] for each in layers], i, layers[0]) for i in range(len(layers[0]))]
-    batch = options.batch or _batch(recording, steps[0])
+    batch, note = (options.batch, "") if options.batch else _batch(recording, steps[0])
     data = _summary(steps)
     source = (
         f"torch.profiler trace {content.where.rpartition('/')[2]}: medians of {len(steps)} steps"
@@ -39,13 +42,14 @@ def read(content: Content, options: Options) -> Imported:
     net = Net(
         name=options.name,
         layers=tuple(made),
-        batch=batch,
+        batch=batch or 1,
         measured=_measured(recording, batch, source),
         optimizer=median(step.optimizer for step in steps) or None,
         data=median(step.data for step in steps),
         source=source,
     )
-    return Imported(net=net, notes=tuple(_notes(recording, steps, layers[0], data)), data=data)
+    notes = [*_notes(recording, steps, layers[0], data), *([note] if note else [])]
+    return Imported(net=net, notes=tuple(notes), data=data)
 
 
 def alike(recording: Recording) -> tuple[list[Step], list[list[LayerWork]]]:
@@ -87,22 +91,43 @@ def _layer(same: Sequence[LayerWork], place: int, first: Sequence[LayerWork]) ->
     )
 
 
-def _batch(recording: Recording, step: Step) -> int:
-    """Return the first size of the first input that is no parameter; 1 if none is recorded.
+def _batch(recording: Recording, step: Step) -> tuple[int, str]:
+    """Return the samples of a step, 0 if they are not known, and a note if they are not sure.
 
-    An embedding's first input is its table, which may be frozen and then has no gradient.
+    They are an axis of the first input. If it has several, a later operator tells which one.
     """
-    gradients = {g.shape for node in step.backward for g in node.gradients}
+    first, axes = "", tuple[int, ...]()
     for event in recording.everywhere(0.0, step.end):
-        named = event.name.startswith(
-            ("aten::linear", "aten::conv", "aten::embedding", "aten::addmm")
+        found = _axes(event)
+        if min(found, default=0) < 1:
+            continue
+        if len(found) == 1 and (not axes or (found[0] in axes and event.name != LINEAR)):
+            return found[0], ""
+        if not axes:
+            first, axes = event.name, found
+    if first.startswith(EMBEDDING):
+        return axes[0], (
+            f"the batch, {axes[0]}, is the first axis of an embedding's input, which may be the"
+            " sequence; if so, state the batch by --batch"
         )
-        inputs = event.inputs[event.name.startswith("aten::embedding") :] if named else []
-        shapes = [one.shape for one in inputs if one.shape]
-        found = next((s for s in shapes if s not in gradients and len(s) > 1), None)
-        if found:
-            return max(found[0], 1)
-    return 1
+    return 0, "the trace does not tell the batch: the net says 1; state it by --batch"
+
+
+def _axes(event: Event) -> tuple[int, ...]:
+    """Return the sizes of an operator's input that may be the batch; (): it says nothing of it.
+
+    A recurrent operator's state has (layers, batch, hidden), whatever the axes of its input.
+    """
+    x, y = (*event.shapes, (), ())[:2]
+    if event.name in RECURRENT:
+        return next((shape[1:2] for shape in event.shapes[1:] if len(shape) == 3), ())
+    if ATTENTION in event.name:
+        return x[:1] if len(x) == 4 else ()
+    if event.name.startswith(CONVOLUTIONS):
+        return x[:1] if len(x) == len(y) else ()
+    if event.name.startswith(EMBEDDING):
+        return y if len(y) > 1 else ()  # of one axis are positions, too
+    return x[:-1] if event.name == LINEAR else ()
 
 
 def _measured(recording: Recording, batch: int, source: str) -> Measured:

@@ -1,7 +1,7 @@
 """An ONNX model: its graph, with the work of each node, priced later on a machine's device."""
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -12,6 +12,7 @@ from commsched.interchange.onnx_work import (
     ARITHMETIC,
     KEEP_AXES,
     PARAMETERS,
+    QUANTISED,
     RECURRENT,
     STATIC,
     SUBGRAPHS,
@@ -47,7 +48,8 @@ class _Graph:
     shapes: dict[str, Shape]
     widths: dict[str, int]  # B per element
     weights: dict[str, str]  # value -> the initialiser that it is a view of
-    dtypes: dict[str, str]  # of initialisers that are floats
+    dtypes: dict[str, str]  # of initialisers that are floats, or become floats
+    parts: dict[str, set[str]] = field(default_factory=dict)  # constant -> what it is computed from
     sources: dict[str, tuple[str, ...]] = field(default_factory=dict)  # value -> layers it is from
     layers: list[Layer] = field(default_factory=list)
     fixed: list[float] = field(default_factory=list)  # B of constants that each layer reads
@@ -194,10 +196,7 @@ def _add(found: _Graph, node: Any, number: int, where: str) -> None:
     active = [name for name in inputs if name in found.sources]
     if not active or node.op_type in STATIC:
         if node.op_type not in STATIC:  # a constant: a parameter, or a view of one
-            roots = [found.weights[name] for name in inputs if name in found.weights]
-            floats = [root for root in roots if root in found.dtypes]
-            for name in outputs:
-                found.weights[name] = floats[0] if len(floats) == 1 else name
+            _add_constant(found, node, inputs, outputs)
         return
     if node.op_type in SUBGRAPHS:
         raise CommschedError(
@@ -218,6 +217,18 @@ def _add(found: _Graph, node: Any, number: int, where: str) -> None:
     layer = _layer(found, node, number, before, shape)
     found.layers.append(layer)
     found.sources |= dict.fromkeys(outputs, (layer.name,))
+
+
+def _add_constant(found: _Graph, node: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """Take a constant for a view of its only float, or of what it quantises; else for its own."""
+    roots = list(dict.fromkeys(found.weights[name] for name in inputs if name in found.weights))
+    floats = [root for root in roots if root in found.dtypes]
+    seen = roots[:1] if node.op_type in QUANTISED else floats
+    for name in outputs:
+        root = found.weights[name] = seen[0] if len(seen) == 1 else name
+        found.parts.setdefault(root, set()).update(roots)
+        if name in found.dtypes:
+            found.dtypes.setdefault(root, found.dtypes[name])
 
 
 def _read(node: Any) -> Iterator[str]:
@@ -260,7 +271,7 @@ def _parameters(found: _Graph, node: Any) -> Iterator[Tensor]:
     for place in PARAMETERS.get(node.op_type, ()):
         value = node.input[place] if place < len(node.input) else ""
         root = found.weights.get(value, "")
-        shape = found.shapes.get(root, ())
+        shape = (found.shapes[root] or (1,)) if root in found.shapes else ()
         least = 2 if node.op_type in ARITHMETIC else 1
         if root in found.taken or root not in found.dtypes or prod(shape) < least:
             continue
@@ -292,10 +303,12 @@ def _times(layer: Layer, factor: float, fixed: float) -> Layer:
 
 def _notes(found: _Graph, net: Net) -> Iterator[str]:
     """Say what the graph does not."""
-    left = sorted(root for root in found.dtypes if root in set(found.weights.values()))
-    left = [
-        root for root in left if root not in found.taken and prod(found.shapes.get(root, ())) > 1
-    ]
+    trained, more = set[str](), set(found.taken)
+    while more:
+        trained |= more
+        more = {part for root in more for part in found.parts.get(root, ())} - trained
+    left = sorted((found.dtypes.keys() & set(found.weights.values())) - trained)
+    left = [root for root in left if prod(found.shapes.get(root, ())) > 1]
     if left:
         yield (
             f"{len(left)} constants count as not trained (first: {_plain(left[0])}), such as the"
