@@ -119,3 +119,28 @@ def test_the_legend_names_the_line_of_a_front_where_there_is_one(tmp_path):
         draw(some, tmp_path / "front.svg", StudyPicture(pareto="memory"))
         found = texts(tmp_path / "front.svg")
         assert found[found.index("memory per rank in GB") + 1 :] == named
+
+
+def test_a_front_compares_times_per_batch(tmp_path):
+    rows = [
+        at(1, strategy, step) | {"memory_bytes_per_rank": memory * 1e9, "batches": batches}
+        for strategy, step, memory, batches in (("a", 2.0, 1.0, 1), ("b", 4.0, 2.0, 8))
+    ]
+    draw(rows, tmp_path / "front.svg", StudyPicture(pareto="memory"))
+    assert {"time per batch in ms", "nothing is better"} <= set(texts(tmp_path / "front.svg"))
+    alike = [one | {"batches": 8} for one in rows]
+    draw(alike, tmp_path / "alike.svg", StudyPicture(pareto="memory"))
+    found = texts(tmp_path / "alike.svg")
+    assert "step in ms" in found
+    assert "nothing is better" not in found
+
+
+def test_columns_that_the_axis_decides_keep_no_rows_apart():
+    rows = [
+        at(1, codec, step) | {"ranks": ranks, "nodes": ranks // 8}
+        for ranks, lossless, half in ((32, 2.0, 2.0), (64, 3.0, 2.0))
+        for codec, step in (("", lossless), ("fp16", half))
+    ]
+    (found,) = break_evens(rows, "ranks")
+    assert (found.row["allow"], found.below) == ("fp16", False)
+    assert 32 < found.x < 64

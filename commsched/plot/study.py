@@ -49,7 +49,7 @@ class StudyPicture:
     y: str = "step"
     lines: tuple[str, ...] = ()  # empty: by what differs
     value: str = ""  # of a heat map over x and y
-    pareto: str = ""  # against the step
+    pareto: str = ""  # against the step, or against a batch if steps have unlike many
     break_even: bool = False
     where: Mapping[str, str] = field(default_factory=dict)  # rows to draw
     prices: Mapping[str, float] = field(default_factory=dict)  # machine -> money per node and hour
@@ -74,10 +74,13 @@ def draw(rows: Sequence[Row], path: str | Path, wanted: StudyPicture) -> None:
         if not KNOWN[name].number:
             raise CommschedError(f"column {name!r} holds words, and numbers are drawn here")
     shown = [wanted.x, wanted.y, *filter(None, [wanted.value])]
-    rows = study_rows.priced(rows, wanted.prices)
+    rows = study_rows.by_batch(study_rows.priced(rows, wanted.prices))
     where = study_rows.as_texts(wanted.where)
     study_rows.check_chosen(rows, where, wanted.where, shown)
     rows = [one for one in rows if all(there(one, name) for name in shown)]
+    if wanted.pareto:
+        drawn = [one for one in rows if study_rows.chosen(one, where)]
+        wanted = replace(wanted, y=study_rows.fair_time(drawn))
     _Drawing(rows, replace(wanted, where=where)).draw(path)
 
 

@@ -24,6 +24,7 @@ class Column(NamedTuple):
 
 MEASURES = {
     "step": Column("step_seconds", "step in ms", 1e-3),
+    "batch": Column("batch_seconds", "time per batch in ms", 1e-3),
     "exposed": Column("exposed_seconds", "exposed communication in ms", 1e-3),
     "bytes": Column("sent_bytes_per_rank", "sent per rank in MB", 1e6),
     "memory": Column("memory_bytes_per_rank", "memory per rank in GB", 1e9),
@@ -108,9 +109,15 @@ class BreakEven(NamedTuple):
 def break_evens(rows: Sequence[Row], x: str) -> list[BreakEven]:
     """Find where a row's codecs begin or stop to save GAIN of the step without them.
 
-    The share that is saved is a line over the logarithm of x.
+    The share that is saved is a line over the logarithm of x. Columns that x decides, as ranks
+    decide nodes, keep no rows apart.
     """
-    others = [name for name in AXES if name not in (x, "allow")]
+    places = {value_of(one, x) for one in rows}
+
+    def told(name: str) -> bool:
+        return len({(value_of(one, x), text_of(one, name)) for one in rows}) == len(places)
+
+    others = [name for name in AXES if name not in (x, "allow") and not told(name)]
     same: dict[tuple[str, ...], dict[str, dict[float, Row]]] = {}
     for one in rows:
         key = tuple(text_of(one, name) for name in others)

@@ -34,6 +34,22 @@ def priced(rows: Sequence[Row], prices: Mapping[str, float]) -> list[Row]:
     ]
 
 
+def by_batch(rows: Sequence[Row]) -> list[Row]:
+    """Return rows with the seconds of a batch, where they say how many a step has."""
+    return [
+        {**one, "batch_seconds": one["step_seconds"] / one["batches"]}
+        if one.get("batches") and there(one, "step")
+        else one
+        for one in rows
+    ]
+
+
+def fair_time(rows: Sequence[Row]) -> str:
+    """Name the time by which rows can be compared: of a batch, if their steps have unlike many."""
+    batches = {one.get("batches") for one in rows}
+    return "batch" if len(batches) > 1 and all(there(one, "batch") for one in rows) else "step"
+
+
 def as_texts(where: Mapping[str, str]) -> dict[str, str]:
     """Return what --where asks for as `text_of` writes it: quantities may have their units."""
     found = dict(where)

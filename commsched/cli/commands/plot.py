@@ -40,10 +40,16 @@ OF_TABLES = (
         str,
         "",
     ),
-    Option("--y", "COLUMN", "of a table: step, exposed, bytes, memory, bound, or a list", str, ""),
+    Option(
+        "--y",
+        "COLUMN",
+        "of a table: step, batch, exposed, bytes, memory, bound, or a list",
+        str,
+        "",
+    ),
     Option("--lines", "COLUMN,...", "of a table: a line for each; default: what differs", str, ""),
     Option("--value", "COLUMN", "of a table: a heat map of it over --x and --y", str, ""),
-    Option("--pareto", "COLUMN", "of a table: the step against memory, bytes or money", str, ""),
+    Option("--pareto", "COLUMN", "of a table: time against memory, bytes or money", str, ""),
     Flag(
         "--break-even",
         "of a table: mark where --allow stops to save 1%% of a step",
