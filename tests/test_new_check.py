@@ -137,6 +137,20 @@ CHANGED = [
         "lossless, but 2048 values come back changed",
     ),
     (
+        "def encode(self, values, state, start=0):\n"
+        "        turned = np.r_[values[: 2**16], values[2**16 :][::-1]]\n"
+        "        return super().encode(turned, state, start)",
+        "places",
+        "element 90,000 of 100,000 comes back elsewhere",
+    ),
+    (
+        "stateful = True\n\n    def encode(self, values, state, start=0):\n"
+        "        state['changed all'] = values.copy()\n"
+        "        return super().encode(values, state, start)\n\n\nkeep('changed ')",
+        "kept",
+        "it keeps 4 B per value, but says `memory = 0`",
+    ),
+    (
         "def listed(self, packet, numel):\n"
         "        index, values = super().listed(packet, numel)\n"
         "        return Listed(index, 2 * values)",
@@ -174,6 +188,7 @@ def test_what_a_lossless_codec_of_lists_does_wrong_is_found(method, law, said, t
         "import numpy as np\n\n"
         "from commsched.codecs.coo import Coo\n"
         "from commsched.coding.registry import CODECS\n"
+        "from commsched.exchange.state import keep\n"
         "from commsched.kernels.merge import Listed\n\n\n"
         f"class Changed(Coo):\n    name = 'changed'\n\n    {method}\n\n\n"
         "CODECS.add('changed')(Changed())\n"

@@ -30,6 +30,8 @@ SIGMA = 5.0  # standard errors: a law that holds fails once in 1.7 million seeds
 HALF_ULP = 2.0**-24  # of float32, relative
 ROUNDED = 64 * HALF_ULP  # relative: of a sum in another order, or of transformed values
 WAYS = ("ring", "all-gather")
+NEAR, FAR = (3000, 77), (100_000, 90_000)  # values, and an element beyond 16 bits of the second
+SMALL = 256  # B of state, such as thresholds and counts, that `memory` need not tell
 
 
 def laws(name: str, machines: Sequence[Machine]) -> Iterator[Finding]:
@@ -37,6 +39,7 @@ def laws(name: str, machines: Sequence[Machine]) -> Iterator[Finding]:
     codec = CODECS[name]
     yield examined("values", lambda: _values(codec))
     yield examined("finite", lambda: _finite(codec))
+    yield examined("places", lambda: _places(codec))
     yield examined("broken", lambda: _broken(codec))
     yield examined("sizes", lambda: _sizes(codec))
     yield examined("add", lambda: _add(codec))
@@ -108,7 +111,7 @@ def _finite(codec: Codec) -> str:
         "zeros": np.zeros(1000, np.float32),
         "equal values": np.full(1000, -3.0, np.float32),
         "tiny values": np.array([1e-45, -1e-45, 1e-40, 0.0] * 200, np.float32),
-        "one value of many": np.eye(1, 3000, 77, dtype=np.float32)[0],
+        "one value of many": np.eye(1, *NEAR, dtype=np.float32)[0],
     }
     for what, values in odd.items():
         found = _round_trip(codec, values)
@@ -116,6 +119,21 @@ def _finite(codec: Codec) -> str:
         same = not codec.lossless or np.array_equal(found, values)
         require(same, f"lossless, but {what} come back changed")
     return "zeros, equal, tiny and single values come back as numbers"
+
+
+def _places(codec: Codec) -> str:
+    """Ask that a single value comes back in its place, however many values there are."""
+
+    def strays(numel: int, at: int) -> Array:
+        found = np.flatnonzero(_round_trip(codec, np.eye(1, numel, at, dtype=np.float32)[0]))
+        return found[found != at]
+
+    if len(strays(*NEAR)):
+        raise Skipped("a single value gives others, too")
+    wrong = strays(*FAR)
+    told = f"element {FAR[1]:,} of {FAR[0]:,} comes back elsewhere: its number needs more bits"
+    require(not len(wrong), told)
+    return f"element {FAR[1]:,} of {FAR[0]:,} comes back in its place"
 
 
 def _broken(codec: Codec) -> str:
@@ -252,6 +270,13 @@ def _bias(codec: Codec) -> str:
     return f"the mean of {DRAWS} draws is the gradient"
 
 
+def _nbytes(kept: object) -> int:
+    """Count the bytes of what a state keeps."""
+    if isinstance(kept, dict | tuple | list):
+        return sum(map(_nbytes, kept.values() if isinstance(kept, dict) else kept))
+    return np.asarray(kept).nbytes
+
+
 def _kept(codec: Codec) -> str:
     """Ask that a checkpoint of the state goes on to the same packets."""
     wrong = "what it keeps is not stored: see `keep` of commsched.exchange.state"
@@ -266,7 +291,11 @@ def _kept(codec: Codec) -> str:
     for step in range(3):
         state["step"] = step
         codec.encode(values(step), state)
-    again = fresh_states([np.zeros(0, np.float32)], 3, "w")[0] | kept_of(deepcopy(state))
+    kept = kept_of(deepcopy(state))
+    size = _nbytes(kept) / 1000
+    told = f"it keeps {size:.3g} B per value, but says `memory = {codec.memory:g}`"
+    require(size <= codec.memory + SMALL / 1000, told)
+    again = fresh_states([np.zeros(0, np.float32)], 3, "w")[0] | kept
     for step in range(3, 6):
         state["step"] = again["step"] = step
         packets = [_bytes_of(codec.encode(values(step), one)) for one in (state, again)]
