@@ -17,7 +17,9 @@ from commsched.exchange.registry import METHODS, find_method, legal_methods, pha
 from commsched.net.graph import Net, Tensor
 from commsched.net.sparsity import Sparsity
 from commsched.run import session
+from commsched.run.engine.measurement import common_start
 from commsched.run.engine.worker import Emulated, draw_launch
+from commsched.run.job.clock import Clock
 from commsched.run.session import RunOptions
 from commsched.timeline import file as timeline_file
 from commsched.timeline.parts import find
@@ -370,3 +372,9 @@ def test_laws_of_gradients_are_asked_before_the_steps_not_within(folder, monkeyp
     options = {"steps": STEPS + 1, "progress": lambda done: step.__setitem__(0, done + 1)}
     execute(everything(), folder, monkeypatch, **options)
     assert not asked
+
+
+def test_a_run_begins_at_one_moment_on_clocks_that_differ():
+    clock = Clock(offset=3.0 * WORLD.rank, uncertainty=0.0)
+    moments = WORLD.allgather(common_start(WORLD, clock) + clock.offset)
+    assert max(moments) - min(moments) < 1e-9  # s

@@ -52,7 +52,7 @@ class Measurement:
         if comm.rank == 0:
             remove_parts(self._base)  # left by a crashed run, perhaps with more ranks
         self._aligned = clock.align(comm)
-        self.start = _common_start(comm, self._aligned)  # on this rank's clock
+        self.start = common_start(comm, self._aligned)  # on this rank's clock
         self._part = PartHeader(
             plan_hash=plan.hash,
             ranks=comm.size,
@@ -171,7 +171,7 @@ def _header(plan: Plan, comm: MPI.Intracomm, known: Measured) -> Measured:
     )
 
 
-def _common_start(comm: MPI.Intracomm, aligned: Clock) -> float:
+def common_start(comm: MPI.Intracomm, aligned: Clock) -> float:
     """Agree on a moment in the near future; returns it on this rank's clock."""
     comm.Barrier()
     (moment,) = agree.broadcast_numbers(0, [now() + LEAD], comm)
