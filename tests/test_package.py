@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,13 @@ def test_a_training_limits_its_threads_before_numpy_starts_them():
         "main(['train', '--net', 'mlp', '--plan', 'p.json'])\n"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_every_wrong_change_of_the_nightly_suite_has_its_line():
+    source = "\n".join(path.read_text() for path in (ROOT / "commsched").rglob("*.py"))
+    mutants = tomllib.loads((ROOT / "tests/nightly/mutants.toml").read_text())["mutant"]
+    assert [
+        mutant["name"]
+        for mutant in mutants
+        if not any(source.count(code["snippet"]) == 1 for code in mutant["code"])
+    ] == []
