@@ -49,7 +49,7 @@ class StudyPicture:
     y: str = "step"
     lines: tuple[str, ...] = ()  # empty: by what differs
     value: str = ""  # of a heat map over x and y
-    pareto: str = ""  # against the step, or against a batch if steps have unlike many
+    pareto: str = ""  # against the step, or the time per batch if numbers of batches differ
     break_even: bool = False
     where: Mapping[str, str] = field(default_factory=dict)  # rows to draw
     prices: Mapping[str, float] = field(default_factory=dict)  # machine -> money per node and hour

@@ -45,7 +45,7 @@ def by_batch(rows: Sequence[Row]) -> list[Row]:
 
 
 def fair_time(rows: Sequence[Row]) -> str:
-    """Name the time by which rows can be compared: of a batch, if their steps have unlike many."""
+    """Name the time by which rows compare: per batch where their numbers of batches differ."""
     batches = {one.get("batches") for one in rows}
     return "batch" if len(batches) > 1 and all(there(one, "batch") for one in rows) else "step"
 

@@ -110,13 +110,13 @@ def _plan_lines(found: dict[str, Any]) -> list[str]:
 
 
 def _period_lines(found: dict[str, Any]) -> list[str]:
-    """Say that a training's later steps differ from its first ones."""
+    """Say how many steps of a training are like its first ones, if not all are."""
     share, *later = found["period_shares"]
     if not later:
         return []
     return [
-        f"the first {100 * share:.3g} % of a training's steps exchange otherwise than the later"
-        " ones; 'commsched sweep' predicts the mean over all"
+        f"{100 * share:.3g} % of a training's steps are like its first ones, and others exchange"
+        " otherwise; 'commsched sweep' predicts the mean over all"
     ]
 
 

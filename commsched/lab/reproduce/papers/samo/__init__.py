@@ -85,7 +85,9 @@ CAUSES = {
 PACKED_SLOWLY = "2 B of every touched sector and 8 B per kept value take 7 ms of a microbatch's 680"
 WAITING = "its compute of .62 s is below a V100's peak, so that its parts divide otherwise"
 SLOW_SUM = "half of it is the ring of a quarter of the net over a sixth of a node's port"
-DIFFERENCE = "SAMO's batch is a tenth shorter here and AxoNN's 3 % longer: both count"
+DIFFERENCE = (
+    "SAMO's batch is a tenth shorter than printed, AxoNN's 3 % longer: a saving has both errors"
+)
 BUFFERS = "a measured sum with buffers of libraries, on a depth that is not printed"
 OURS = (AXONN, SAMO)  # whose parts of a batch are printed
 SHOWN = "GPT-3 2.7B"
