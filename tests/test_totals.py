@@ -142,6 +142,16 @@ def test_the_critical_path_ends_where_operations_take_next_to_no_time():
     assert sum(path.streams.values()) == pytest.approx(path.seconds, rel=1e-9)
 
 
+def test_simulate_says_how_many_steps_of_a_training_are_like_the_first():
+    of = strategy_plan(graph([3000, 40000]), machine(2, 2), "daso", epochs=10, warmup=2, cooldown=1)
+    found = report(simulate(of, STEPS + 1))
+    assert found["period_shares"] == pytest.approx([0.3, 0.7])
+    assert any(line.startswith("30 % of a training's steps") for line in lines(found))
+    found = report(simulate(made("sync"), STEPS + 1))
+    assert found["period_shares"] == [1.0]
+    assert not any("of a training's steps" in line for line in lines(found))
+
+
 def test_a_plan_states_the_iteration_of_its_simulation():
     for jitter in (0.0, 0.3):
         of = made("sync", jitter)
