@@ -144,6 +144,20 @@ CHANGED = [
         "element 90,000 of 100,000 comes back elsewhere",
     ),
     (
+        "def encode(self, values, state, start=0):\n"
+        "        few = values * (np.arange(len(values)) < 2**16)\n"
+        "        return super().encode(few.astype(np.float32), state, start)",
+        "places",
+        "lossless, but element 90,000 of 100,000 comes back changed",
+    ),
+    (
+        "stateful = True\n\n    def encode(self, values, state, start=0):\n"
+        "        state['changed bits'] = np.zeros(len(values) // 8, np.uint8)\n"
+        "        return super().encode(values, state, start)\n\n\nkeep('changed ')",
+        "kept",
+        "it keeps 0.125 B per value, but says `memory = 0`",
+    ),
+    (
         "stateful = True\n\n    def encode(self, values, state, start=0):\n"
         "        state['changed all'] = values.copy()\n"
         "        return super().encode(values, state, start)\n\n\nkeep('changed ')",

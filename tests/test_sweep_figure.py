@@ -128,6 +128,9 @@ def test_a_front_compares_times_per_batch(tmp_path):
     ]
     draw(rows, tmp_path / "front.svg", StudyPicture(pareto="memory"))
     assert {"time per batch in ms", "nothing is better"} <= set(texts(tmp_path / "front.svg"))
+    sent = [one | {"sent_bytes_per_rank": one["batches"] * 1e6} for one in rows]
+    draw(sent, tmp_path / "sent.svg", StudyPicture(pareto="bytes"))
+    assert "sent per rank and batch in MB" in texts(tmp_path / "sent.svg")
     alike = [one | {"batches": 8} for one in rows]
     draw(alike, tmp_path / "alike.svg", StudyPicture(pareto="memory"))
     found = texts(tmp_path / "alike.svg")
@@ -144,3 +147,21 @@ def test_columns_that_the_axis_decides_keep_no_rows_apart():
     (found,) = break_evens(rows, "ranks")
     assert (found.row["allow"], found.below) == ("fp16", False)
     assert 32 < found.x < 64
+
+
+def test_break_evens_over_ranks_are_found_on_every_machine_of_a_panel(tmp_path):
+    rows = [
+        at(1, codec, step) | {"machine": machine, "ranks": nodes * lanes, "nodes": nodes}
+        for machine, lanes in (("a", 8), ("b", 16))
+        for nodes, lossless, half in ((4, 2.0, 2.0), (8, 3.0, 2.0))
+        for codec, step in (("", lossless), ("fp16", half))
+    ]
+    one, other = break_evens(rows, "ranks", ("machine", "allow"))
+    assert [one.below, other.below] == [False, False]
+    assert 32 < one.x < 64
+    assert other.x == pytest.approx(2 * one.x)
+    wanted = StudyPicture(x="ranks", lines=("machine", "allow"), break_even=True)
+    draw(rows, tmp_path / "ranks.svg", wanted)
+    said = " ".join(texts(tmp_path / "ranks.svg"))
+    assert f"fp16 pays above {one.x:.3g} ranks" in said
+    assert f"fp16 pays above {other.x:.3g} ranks" in said

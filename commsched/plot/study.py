@@ -79,8 +79,8 @@ def draw(rows: Sequence[Row], path: str | Path, wanted: StudyPicture) -> None:
     study_rows.check_chosen(rows, where, wanted.where, shown)
     rows = [one for one in rows if all(there(one, name) for name in shown)]
     if wanted.pareto:
-        drawn = [one for one in rows if study_rows.chosen(one, where)]
-        wanted = replace(wanted, y=study_rows.fair_time(drawn))
+        x, y = study_rows.fair_axes(rows, where, wanted.x)
+        wanted = replace(wanted, x=x, y=y)
     _Drawing(rows, replace(wanted, where=where)).draw(path)
 
 
@@ -305,7 +305,7 @@ class _Drawing:
     def _break_even(self, panel: Axes, rows: Sequence[Row]) -> list[Note]:
         """Mark where what is allowed begins or stops to save GAIN; return what to say of it."""
         codecs: dict[tuple[str, str], list[str]] = {}
-        for row, x, below in break_evens(rows, self.wanted.x):
+        for row, x, below in break_evens(rows, self.wanted.x, self.lines):
             colour = self._look(self.label(row, self.lines))["color"]
             panel.axvline(x, color=colour, linewidth=0.8, linestyle=(0, (1, 1.5)))
             value = KNOWN[self.wanted.x].words.format(f"{x:.3g}")

@@ -24,12 +24,17 @@ class Column(NamedTuple):
 
 MEASURES = {
     "step": Column("step_seconds", "step in ms", 1e-3),
-    "batch": Column("batch_seconds", "time per batch in ms", 1e-3),
     "exposed": Column("exposed_seconds", "exposed communication in ms", 1e-3),
     "bytes": Column("sent_bytes_per_rank", "sent per rank in MB", 1e6),
     "memory": Column("memory_bytes_per_rank", "memory per rank in GB", 1e9),
     "bound": Column("bound_seconds", "bound in ms", 1e-3),
     "money": Column("money_per_hour", "money per hour"),
+}
+PER_BATCH = {"step": "batch", "exposed": "batch-exposed", "bytes": "batch-bytes"}
+MEASURES |= {
+    "batch": Column("batch_seconds", "time per batch in ms", 1e-3),
+    "batch-exposed": Column("batch_exposed_seconds", "exposed per batch in ms", 1e-3),
+    "batch-bytes": Column("batch_sent_bytes", "sent per rank and batch in MB", 1e6),
 }
 AXES = {
     "bandwidth": Column(
@@ -106,18 +111,13 @@ class BreakEven(NamedTuple):
     below: bool  # it pays below x; else above
 
 
-def break_evens(rows: Sequence[Row], x: str) -> list[BreakEven]:
+def break_evens(rows: Sequence[Row], x: str, lines: Sequence[str] = ()) -> list[BreakEven]:
     """Find where a row's codecs begin or stop to save GAIN of the step without them.
 
-    The share that is saved is a line over the logarithm of x. Columns that x decides, as ranks
-    decide nodes, keep no rows apart.
+    lines: columns that keep the lines of a panel apart. The share that is saved is a line over the
+    logarithm of x.
     """
-    places = {value_of(one, x) for one in rows}
-
-    def told(name: str) -> bool:
-        return len({(value_of(one, x), text_of(one, name)) for one in rows}) == len(places)
-
-    others = [name for name in AXES if name not in (x, "allow") and not told(name)]
+    others = [name for name in lines if name != "allow"]
     same: dict[tuple[str, ...], dict[str, dict[float, Row]]] = {}
     for one in rows:
         key = tuple(text_of(one, name) for name in others)

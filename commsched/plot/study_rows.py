@@ -8,6 +8,7 @@ from commsched.nearest import nearest
 from commsched.plot.study_columns import (
     AXES,
     KNOWN,
+    PER_BATCH,
     Row,
     digits,
     order_of,
@@ -35,19 +36,22 @@ def priced(rows: Sequence[Row], prices: Mapping[str, float]) -> list[Row]:
 
 
 def by_batch(rows: Sequence[Row]) -> list[Row]:
-    """Return rows with the seconds of a batch, where they say how many a step has."""
-    return [
-        {**one, "batch_seconds": one["step_seconds"] / one["batches"]}
-        if one.get("batches") and there(one, "step")
-        else one
-        for one in rows
-    ]
+    """Return rows with their numbers per batch, where they say how many batches a step has."""
+
+    def more(one: Row) -> dict[str, float]:
+        pairs = [(KNOWN[a].name, KNOWN[b].name) for a, b in PER_BATCH.items() if there(one, a)]
+        return {name: one[whole] / one["batches"] for whole, name in pairs}
+
+    return [{**one, **more(one)} if one.get("batches") else one for one in rows]
 
 
-def fair_time(rows: Sequence[Row]) -> str:
-    """Name the time by which rows compare: per batch where their numbers of batches differ."""
+def fair_axes(rows: Sequence[Row], where: Mapping[str, str], x: str) -> tuple[str, str]:
+    """Name the axes of a front: per batch where the chosen rows' numbers of batches differ."""
+    rows = [one for one in rows if chosen(one, where)]
     batches = {one.get("batches") for one in rows}
-    return "batch" if len(batches) > 1 and all(there(one, "batch") for one in rows) else "step"
+    if len(batches) > 1 and all(there(one, "batch") for one in rows):
+        return PER_BATCH.get(x, x), "batch"
+    return x, "step"
 
 
 def as_texts(where: Mapping[str, str]) -> dict[str, str]:
