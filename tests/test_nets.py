@@ -245,6 +245,10 @@ def test_in_16_bits_gradients_stay_near_those_of_32(name):
     ("name", "message"),
     [
         ("mlp:0", "the width must be a whole number from 1 to 4096, got '0'"),
+        (
+            "words:1:1",
+            "net to train 'words:1:1': the vocabulary must be a whole number from 2 to 1000000",
+        ),
         ("mlp:4:2:1", "at most 2 parameters, got 3"),
         ("gpt:8:1:3", "the width must be a multiple of the heads, got 8 and 3"),
         (

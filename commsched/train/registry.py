@@ -9,14 +9,14 @@ NETS: Registry[TrainableNet] = Registry("net to train", "commsched.train.nets")
 DATA: Registry[Source] = Registry("data", "commsched.train.data")
 
 
-def sizes(parameters: list[str], known: dict[str, tuple[int, int]]) -> list[int]:
+def sizes(parameters: list[str], known: dict[str, tuple[int, int, int]]) -> list[int]:
     """Read the sizes behind a net's name, such as 64 and 2 in `mlp:64:2`.
 
-    Each known size is a whole number, name -> (default, most); else it takes its default.
+    Each known size is a whole number, name -> (least, default, most); else it takes its default.
     """
     read.at_most(parameters, len(known))
     given = [*parameters, *[""] * (len(known) - len(parameters))]
     return [
-        read.whole(word, name, 1, most) if word else default
-        for word, (name, (default, most)) in zip(given, known.items(), strict=True)
+        read.whole(word, name, least, most) if word else default
+        for word, (name, (least, default, most)) in zip(given, known.items(), strict=True)
     ]

@@ -15,7 +15,7 @@ def autoencoder(parameters: list[str]) -> TrainableNet:
     The loss is the cross-entropy of each pixel's grey level (van den Oord et al., "Pixel recurrent
     neural networks", ICML 2016, whose pixels have a softmax, too).
     """
-    width, code = sizes(parameters, {"the width": (128, 4096), "the code": (16, 4096)})
+    width, code = sizes(parameters, {"the width": (1, 128, 4096), "the code": (1, 16, 4096)})
     pixels = [Linear("pixels", width, PIXELS * LEVELS), Reshape("levels", (PIXELS, LEVELS))]
     layers = (
         hidden("encode", PIXELS, width),

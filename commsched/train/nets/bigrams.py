@@ -9,7 +9,7 @@ from commsched.train.registry import NETS, sizes
 @NETS.family("bigrams:64:2000")
 def bigrams(parameters: list[str]) -> TrainableNet:
     """Read WIDTH, of a word's vector, and VOCABULARY; a softmax of a product of two tables."""
-    known = {"the width": (64, 4096), "the vocabulary": (2000, 10**6)}
+    known = {"the width": (1, 64, 4096), "the vocabulary": (2, 2000, 10**6)}
     width, vocabulary = sizes(parameters, known)
     layers = (
         Embedding("embedding", vocabulary, width, 0.3),

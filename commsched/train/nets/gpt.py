@@ -56,7 +56,7 @@ def gpt(parameters: list[str]) -> TrainableNet:
     if chosen:
         read.choice(":".join(chosen), "what follows the sizes", ENDS)
     tied, text = "tied" in chosen, "sources" if "sources" in chosen else "bytes"
-    known = {"the width": (64, 4096), "the blocks": (2, 100), "the heads": (4, 128)}
+    known = {"the width": (1, 64, 4096), "the blocks": (1, 2, 100), "the heads": (1, 4, 128)}
     width, blocks, heads = sizes(parameters[:3], known)
     if width % heads:
         raise CommschedError(f"the width must be a multiple of the heads, got {width} and {heads}")

@@ -10,7 +10,7 @@ PIXELS, CLASSES = 64, 10
 @NETS.family("mlp:64:2")
 def mlp(parameters: list[str]) -> TrainableNet:
     """Read WIDTH and DEPTH, the number of hidden layers."""
-    width, depth = sizes(parameters, {"the width": (64, 4096), "the depth": (2, 64)})
+    width, depth = sizes(parameters, {"the width": (1, 64, 4096), "the depth": (1, 2, 64)})
     inputs = [PIXELS, *[width] * (depth - 1)]
     layers = [hidden(f"hidden{i}", size, width) for i, size in enumerate(inputs)]
     return TrainableNet(

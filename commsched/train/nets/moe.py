@@ -20,10 +20,10 @@ def moe(parameters: list[str]) -> TrainableNet:
     (Lepikhin et al., "GShard", ICLR 2021: every other layer).
     """
     known = {
-        "the width": (32, 4096),
-        "the experts": (4, 4096),
-        "the heads": (2, 128),
-        "the choices of a byte": (1, 4096),
+        "the width": (1, 32, 4096),
+        "the experts": (1, 4, 4096),
+        "the heads": (1, 2, 128),
+        "the choices of a byte": (1, 1, 4096),
     }
     width, experts, heads, top = sizes(parameters, known)
     if width % heads:

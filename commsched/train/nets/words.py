@@ -16,7 +16,7 @@ def words(parameters: list[str]) -> TrainableNet:
     Word vectors, a tanh layer, a softmax. Source: Bengio et al., "A neural probabilistic language
     model", JMLR 3, 2003.
     """
-    known = {"the width": (64, 4096), "the vocabulary": (2000, 10**6)}
+    known = {"the width": (1, 64, 4096), "the vocabulary": (2, 2000, 10**6)}
     width, vocabulary = sizes(parameters, known)
     inner = [
         Reshape("joined", (LAST * width,)),
