@@ -2,6 +2,7 @@
 
 import configparser
 import importlib
+import json
 import re
 import shlex
 import sys
@@ -12,7 +13,9 @@ import pytest
 
 from commsched.cli.main import _parser as command_line
 from commsched.cli.main import main
+from commsched.cli.options import TRAINABLE
 from commsched.errors import install
+from commsched.train.registry import NETS
 from tests.support.pages import PAGES, ROOT, blocks
 
 IMPORTS = re.compile(r"from (commsched[\w.]*) import ([\w, ]+)")
@@ -91,3 +94,20 @@ def test_the_page_of_variables_has_all_that_the_package_reads():
     page = (ROOT / "docs/reference/environment.md").read_text()
     pattern = r"COMMSCHED_[A-Z]+"
     assert set(re.findall(pattern, code)) == set(re.findall(pattern, page))
+
+
+def families() -> set[str]:
+    return {name.partition(":")[0] for name in NETS}
+
+
+def test_the_page_of_what_is_inside_has_the_names_of_each_registry(capsys):
+    assert main(["list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    page = (ROOT / "docs/reference/inside.md").read_text()
+    rows = dict(re.findall(r"^\| ([\w ]+) \| (.*) \|$", page, re.MULTILINE))
+    for title in ("nets", "machines", "strategies", "trained for real"):
+        assert set(re.findall(r"`([^`]+)`", rows[title])) == {*listed.get(title, families())}, title
+
+
+def test_the_help_names_all_nets_that_are_trained():
+    assert set(re.findall(r"\w+", TRAINABLE.partition(", with")[0])) - {"or"} == families()
