@@ -20,6 +20,7 @@ from commsched.machine.ways import ways
 
 US, GB = 1e-6, 1e9
 RING, TREE = "ring", "tree"
+TREES = 2  # mirrored ones
 LL, LL128, SIMPLE = "LL", "LL128", "Simple"
 PROTOCOLS = LL, LL128, SIMPLE
 
@@ -196,6 +197,18 @@ def _piece(place: _Place, protocol: str, nbytes: float) -> float:
     return place.channels * piece
 
 
+def _relays(place: _Place, kind: str, protocol: str) -> float:
+    """Count the ranks of a node's chain that pass on a tree's piece while it comes.
+
+    By LL and LL128 a rank stores each line of a message at its next rank as soon as it has come;
+    the pieces of two trees share the links. By Simple it waits for the piece. Source: NCCL 2.30.7,
+    src/device/prims_ll.h, prims_ll128.h and prims_simple.h.
+    """
+    if kind == RING or protocol == SIMPLE:
+        return 1.0
+    return max((place.ranks // place.nodes - 1) / TREES, 1.0)
+
+
 def _pipeline(place: _Place, protocol: str, nbytes: float) -> Pipeline:
     """Describe two binary trees over nodes with a chain in each node; each has half the payload.
 
@@ -207,7 +220,9 @@ def _pipeline(place: _Place, protocol: str, nbytes: float) -> Pipeline:
         between, inside = 0.0, 2.0 if lanes > 2 else 1.0
     else:
         between, inside = 1.0 if place.nodes == 2 else 2.0, 1.0 if lanes > 1 else 0.0
-    return Pipeline(trees=2, piece=_piece(place, protocol, nbytes), between=between, inside=inside)
+    inside *= _relays(place, TREE, protocol)
+    piece = _piece(place, protocol, nbytes)
+    return Pipeline(trees=TREES, piece=piece, between=between, inside=inside)
 
 
 class _Choice(NamedTuple):
@@ -242,7 +257,12 @@ def algorithm(machine: Machine, group: Group, nbytes: float) -> Algorithm:
             name=kind,
             protocol=protocol,
             base=BASE[kind, protocol],
-            inside=Protocol(step=place.near_step(kind, protocol), share=share, most=most),
+            inside=Protocol(
+                step=place.near_step(kind, protocol),
+                share=share,
+                most=most,
+                relays=_relays(place, kind, protocol),
+            ),
             between=Protocol(step=place.far_step(kind, protocol), share=share, most=most),
             channels=place.channels,
             pipeline=pipeline,

@@ -42,6 +42,9 @@ class Protocol:
     step: Step | None = None  # None: a message of no bytes takes L + 2 o of the link
     share: float = 1.0  # of the link's bandwidth that carries values
     most: float = inf  # B/s of values, however fast the link is
+    # Ranks in a row that pass a message on while it comes: its bytes take a share of their time
+    # on each link, so that a row takes the steps of all ranks and the bytes once.
+    relays: float = 1.0
 
 
 PLAIN = Protocol()
@@ -60,7 +63,7 @@ class Pipeline:
     trees: int  # each carries an equal part of the payload
     piece: float  # B
     between: float  # messages of the busiest rank to other nodes, per byte of the payload
-    inside: float  # and to its own node
+    inside: float  # and to its own node, on links as the protocol changes them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,15 +119,16 @@ class Algorithm:
 def _by(protocol: Protocol, link: Link) -> Link:
     """Return a link by a protocol; threads of a GPU, not a processor, pay for the messages."""
     step = protocol.step
+
+    def carried(nbytes: float, seconds: float) -> float:
+        return max(seconds / protocol.share, nbytes / protocol.most) / protocol.relays
+
     return replace(
         link,
         latency=link.latency + 2 * link.overhead if step is None else step.seconds(link),
         overhead=0.0,
-        per_byte=max(link.per_byte / protocol.share, 1 / protocol.most),
-        points=tuple(
-            (nbytes, max(seconds / protocol.share, nbytes / protocol.most))
-            for nbytes, seconds in link.points
-        ),
+        per_byte=carried(1.0, link.per_byte),
+        points=tuple((nbytes, carried(nbytes, seconds)) for nbytes, seconds in link.points),
     )
 
 

@@ -1,0 +1,46 @@
+"""NCCL's trees: our prices beside the times that NCCL itself expects."""
+
+from dataclasses import replace
+
+import pytest
+
+from commsched.cost.price import price
+from commsched.exchange.registry import find_method
+from commsched.libraries import nccl
+from commsched.machine import file
+from commsched.machine.library import algorithm_of
+from commsched.machine.model import Machine, resized
+from commsched.net.bucket import BucketSpec
+
+NATIVE = find_method("native+dense")
+
+
+def shaped(name: str, nodes: int, lanes: int) -> Machine:
+    return replace(resized(file.load(name), nodes, lanes), native=())
+
+
+def seconds(where: Machine, nbytes: int) -> float:
+    return price(NATIVE, BucketSpec.uniform(nbytes // 4), where, where.everyone).exchange
+
+
+@pytest.mark.parametrize("nbytes", [2**10, 2**14, 2**18, 2**20, 2**21, 2**22])
+def test_a_tree_takes_what_nccl_expects_where_nodes_have_many_ranks(nbytes):
+    # 71 ranks pass on each line as it comes: a piece that waited at each would take ten times that.
+    where = shaped("gb200-nvl72-pair", 2, 72)
+    taken = algorithm_of(where, where.everyone, nbytes)
+    expected = nccl._choice(where, where.everyone).expected["tree", taken.protocol]
+    assert taken.name == "tree"
+    assert seconds(where, nbytes) == pytest.approx(expected.seconds(nbytes), rel=0.2)
+
+
+def test_a_longer_chain_adds_steps_and_no_bytes():
+    # 2 nodes, 64 kB by a tree and LL: each further rank adds one step up, one down, and a sum.
+    times = []
+    for lanes in (16, 32, 64):
+        where = shaped("gb200-nvl72-pair", 2, lanes)
+        where = replace(where, nic=replace(where.nic, per_node=1))  # pieces of equal lengths
+        taken = algorithm_of(where, where.everyone, 2**16)
+        assert taken.title == "tree, LL"
+        step = taken.inside.step.seconds(where.inside)
+        times.append(seconds(where, 2**16) - 2 * (lanes - 1) * step)
+    assert times == pytest.approx([times[0]] * 3, rel=0.02)
