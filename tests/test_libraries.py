@@ -74,9 +74,9 @@ def test_native_costs_what_the_schedule_it_claims_to_be_costs(name, kind):
                 piece = min(half, int(np.ceil(taken.pipeline.piece / 4)))
                 spec, pieces = BucketSpec.uniform(piece), numel / piece
                 left = 4.0 * max(numel - taken.pipeline.trees * piece, 0)
-                left *= (
-                    taken.pipeline.between * sees.between.per_byte
-                    + taken.pipeline.inside * sees.inside.per_byte
+                left *= taken.both(
+                    taken.pipeline.between * sees.between.per_byte,
+                    taken.pipeline.inside * sees.inside.per_byte,
                 )
             ours = price(method, spec, sees, where.everyone)
             assert got == pytest.approx(taken.base + ours.exchange + left, rel=1e-9)

@@ -216,7 +216,7 @@ def _taken(
     left = 4.0 * max(numel - pipeline.trees * piece, 0)
     near, far = once(on, group, ways)
     across = max(link.per_byte for link in far)
-    per_byte = pipeline.between * across + pipeline.inside * near.per_byte
+    per_byte = taken.both(pipeline.between * across, pipeline.inside * near.per_byte)
     pieces = numel / max(piece, 1)
 
     def then(played: Played) -> Played:

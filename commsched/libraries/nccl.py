@@ -213,13 +213,10 @@ def _pipeline(place: _Place, protocol: str, nbytes: float) -> Pipeline:
     """Describe two binary trees over nodes with a chain in each node; each has half the payload.
 
     The rank between a node's chain and the trees sends the payload twice to other nodes (once if
-    there is only one) and once down its chain; other ranks send it once up and once down.
+    there is only one); a rank within the chain sends it once up and once down.
     """
     lanes = place.ranks // place.nodes
-    if place.nodes == 1:
-        between, inside = 0.0, 2.0 if lanes > 2 else 1.0
-    else:
-        between, inside = 1.0 if place.nodes == 2 else 2.0, 1.0 if lanes > 1 else 0.0
+    between, inside = float(min(place.nodes, 3) - 1), float(min(lanes, 3) - 1)
     inside *= _relays(place, TREE, protocol)
     piece = _piece(place, protocol, nbytes)
     return Pipeline(trees=TREES, piece=piece, between=between, inside=inside)
@@ -265,6 +262,7 @@ def algorithm(machine: Machine, group: Group, nbytes: float) -> Algorithm:
             ),
             between=Protocol(step=place.far_step(kind, protocol), share=share, most=most),
             channels=place.channels,
+            apart=place.nvlink,
             pipeline=pipeline,
         )
     return known[key]

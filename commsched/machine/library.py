@@ -54,9 +54,9 @@ PLAIN = Protocol()
 class Pipeline:
     """Pipelined trees: only the first piece of each tree is played, the others follow.
 
-        t = played(first piece) + (n - trees * piece) * (between * G + inside * G')
+        t = played(first piece) + (n - trees * piece) * (between * G with inside * G')
 
-    n [B] the payload; G, G' [s/B] of the links between and inside nodes.
+    n [B] the payload; G, G' [s/B] of the links between and inside nodes; "with": `Algorithm.both`.
     Holds if the trees use the ports in turn, and all pieces take equally long.
     """
 
@@ -78,6 +78,8 @@ class Algorithm:
     between: Protocol = PLAIN
     # Circles or trees that leave each node by a port of their own, side by side.
     channels: int = 1
+    # GPUs reach each other by other wires than their node's ports, as by NVLink; else by the same.
+    apart: bool = False
     pipeline: Pipeline | None = None
 
     @property
@@ -88,19 +90,25 @@ class Algorithm:
     def on(self, machine: Machine) -> Machine:
         """Return the machine as the algorithm sees it; the same object if nothing changes.
 
-            G'' = (G + (c - 1) G') / c     of the link between nodes
+            G'' = (G with (c - 1) G') / c     of the link between nodes
 
         c channels cross each node's border by another rank, while its other c - 1 messages stay
-        inside: G, G' [s/B] between and inside nodes. A rank has one port, as everywhere in the
-        model: a message inside its node waits for a message to another node.
+        inside: G, G' [s/B] between and inside nodes; "with": `both`.
         """
         if self.inside == self.between == PLAIN and self.channels == 1:
             return machine
-        key = "on", self.inside, self.between, self.channels
+        key = "on", self.inside, self.between, self.channels, self.apart
         found = machine.derived.get(key)
         if not isinstance(found, Machine):
             machine.derived[key] = found = self._on(machine)
         return found
+
+    def both(self, between: float, inside: float) -> float:
+        """Return the seconds of messages to other nodes and to the own one: one after the other.
+
+        By wires of their own they go at once, and the longer ones count.
+        """
+        return max(between, inside) if self.apart else between + inside
 
     def _on(self, machine: Machine) -> Machine:
         nic, inside = machine.nic, machine.inside.per_byte
@@ -108,8 +116,8 @@ class Algorithm:
 
         def across(link: Link) -> Link:
             port = 0.0 if nic is None else nic.of(link) if link in own else nic.per_byte
-            mixed = (max(link.per_byte, port) + (self.channels - 1) * inside) / self.channels
-            return _by(self.between, replace(link, per_byte=mixed))
+            mixed = self.both(max(link.per_byte, port), (self.channels - 1) * inside)
+            return _by(self.between, replace(link, per_byte=mixed / self.channels))
 
         protocol = partial(_by, self.inside)
         # One message crosses at a time, at the link's rate.
