@@ -44,3 +44,22 @@ def test_a_longer_chain_adds_steps_and_no_bytes():
         step = taken.inside.step.seconds(where.inside)
         times.append(seconds(where, 2**16) - 2 * (lanes - 1) * step)
     assert times == pytest.approx([times[0]] * 3, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "ports", "gbits", "nbytes", "published"),
+    [
+        # NVIDIA/nccl-tests, issue 119: 24 A100, 4 ports of a node at HDR, the peak at 128 MB.
+        ("dgx-a100", 3, 4, 200, 2**27, 96e9),
+        # Issue 290: 46 to 48 GB/s of each port of 400 Gbit/s by a ring, as NVIDIA expects.
+        ("h100-8x400", 2, 8, 400, 2**33, 8 * 47e9),
+        # Issue 283: 248 nodes of 8 H200, usually around 350 GB/s at 512 MB.
+        ("h100-8x400", 248, 8, 400, 2**29, 350e9),
+    ],
+)
+def test_bus_bandwidths_are_near_published_ones(name, nodes, ports, gbits, nbytes, published):
+    where = shaped(name, nodes, 8)
+    assert where.nic is not None
+    where = replace(where, nic=replace(where.nic, per_node=ports, per_byte=8 / (gbits * 1e9)))
+    sent = 2 * (where.size - 1) / where.size * nbytes
+    assert sent / seconds(where, nbytes) == pytest.approx(published, rel=0.2)

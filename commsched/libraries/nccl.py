@@ -1,6 +1,9 @@
 """NCCL's choice of an all-reduce.
 
 Take a ring or trees by protocol LL, LL128 or Simple: what NCCL itself expects to be the fastest.
+Its kernels add what comes while they receive it, and GPUs with NVLink send inside their node and to
+other nodes at once: 24 A100 with 4 ports of 200 Gbit/s per node reach 96 GB/s of 100 (published in
+NVIDIA/nccl-tests, issue 119).
 Source of all numbers unless another one is given: NCCL 2.30.7, src/graph/tuning.cc (BSD licence).
 Left out: NVLS and CollNet, which need switches that add; PAT, which sums nothing; limits per
 channel, because a machine file does not tell how many channels NCCL opens. Between nodes LL128 is
@@ -263,6 +266,7 @@ def algorithm(machine: Machine, group: Group, nbytes: float) -> Algorithm:
             between=Protocol(step=place.far_step(kind, protocol), share=share, most=most),
             channels=place.channels,
             apart=place.nvlink,
+            fused=True,
             pipeline=pipeline,
         )
     return known[key]

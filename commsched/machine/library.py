@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
+from commsched.machine.device import CodecRate
 from commsched.machine.devices import recognised
 from commsched.machine.model import Group, Link, Machine
 from commsched.machine.relink import relinked
@@ -48,6 +49,7 @@ class Protocol:
 
 
 PLAIN = Protocol()
+FREE = CodecRate(encode=0.0, add=0.0, decode=0.0, source="fused with the messages")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,7 @@ class Algorithm:
     channels: int = 1
     # GPUs reach each other by other wires than their node's ports, as by NVLink; else by the same.
     apart: bool = False
+    fused: bool = False  # what comes is added while it is received, at the link's rate
     pipeline: Pipeline | None = None
 
     @property
@@ -97,7 +100,7 @@ class Algorithm:
         """
         if self.inside == self.between == PLAIN and self.channels == 1:
             return machine
-        key = "on", self.inside, self.between, self.channels, self.apart
+        key = "on", self.inside, self.between, self.channels, self.apart, self.fused
         found = machine.derived.get(key)
         if not isinstance(found, Machine):
             machine.derived[key] = found = self._on(machine)
@@ -121,7 +124,11 @@ class Algorithm:
 
         protocol = partial(_by, self.inside)
         # One message crosses at a time, at the link's rate.
-        return replace(relinked(machine, inside=protocol, between=across), nic=None)
+        found = replace(relinked(machine, inside=protocol, between=across), nic=None)
+        if not self.fused:
+            return found
+        codecs = {**machine.device.codecs, "dense": FREE}
+        return replace(found, device=replace(machine.device, codecs=codecs))
 
 
 def _by(protocol: Protocol, link: Link) -> Link:
