@@ -50,7 +50,6 @@ COLUMNS = (
     "density",
     "status",
     "source",
-    "batches",
     "step_seconds",
     "exposed_seconds",
     "sent_bytes_per_rank",
@@ -60,6 +59,7 @@ COLUMNS = (
     "launches",
     "methods",
     "sentence",
+    "batches",
 )
 OK, FAILED = "ok", "failed"
 PRICED, SIMULATED = "priced", "simulated"
