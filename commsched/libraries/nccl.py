@@ -216,13 +216,18 @@ def _pipeline(place: _Place, protocol: str, nbytes: float) -> Pipeline:
     """Describe two binary trees over nodes with a chain in each node; each has half the payload.
 
     The rank between a node's chain and the trees sends the payload twice to other nodes (once if
-    there is only one); a rank within the chain sends it once up and once down.
+    there is only one) and once down its chain; a rank within the chain sends it up and down.
     """
-    lanes = place.ranks // place.nodes
-    between, inside = float(min(place.nodes, 3) - 1), float(min(lanes, 3) - 1)
-    inside *= _relays(place, TREE, protocol)
+    between, inside = min(place.nodes, 3) - 1, min(place.ranks // place.nodes, 3) - 1
+    if between and not place.nvlink:  # the first of these ranks is the busiest
+        inside = min(inside, 1)
     piece = _piece(place, protocol, nbytes)
-    return Pipeline(trees=TREES, piece=piece, between=between, inside=inside)
+    return Pipeline(
+        trees=TREES,
+        piece=piece,
+        between=float(between),
+        inside=inside * _relays(place, TREE, protocol),
+    )
 
 
 class _Choice(NamedTuple):
