@@ -63,3 +63,11 @@ def test_bus_bandwidths_are_near_published_ones(name, nodes, ports, gbits, nbyte
     where = replace(where, nic=replace(where.nic, per_node=ports, per_byte=8 / (gbits * 1e9)))
     sent = 2 * (where.size - 1) / where.size * nbytes
     assert sent / seconds(where, nbytes) == pytest.approx(published, rel=0.2)
+
+
+def test_channels_stay_on_their_rails():
+    # 16 nodes with 4 of 8 GPUs: one unit of the pod, whose rails carry what switches would.
+    rails, switches = (shaped(name, 16, 4) for name in ("superpod-h100", "h100-8x400"))
+    for where in rails, switches:
+        assert algorithm_of(where, where.everyone, 2**30).title == "ring, Simple"
+    assert seconds(rails, 2**30) == pytest.approx(seconds(switches, 2**30), rel=1e-3)

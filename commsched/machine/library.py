@@ -125,6 +125,9 @@ class Algorithm:
         protocol = partial(_by, self.inside)
         # One message crosses at a time, at the link's rate.
         found = replace(relinked(machine, inside=protocol, between=across), nic=None)
+        if self.channels > 1:
+            levels = tuple(replace(level, rails=1) for level in found.levels)
+            found = replace(found, levels=levels)
         if not self.fused:
             return found
         codecs = {**machine.device.codecs, "dense": FREE}
