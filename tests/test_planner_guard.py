@@ -73,6 +73,18 @@ def test_every_planner_stays_inside_the_budget_and_leaves_small_tensors_dense(pl
     assert made.max_error == budget
 
 
+def test_a_codec_of_few_tensors_hides_none_of_the_others():
+    # Only the sparse tensor may have top-k, which beats fp8 at every size.
+    few = Tensor(name="few", shape=(2048, 1024), sparsity=SPARSE)
+    most = Tensor(name="most", shape=(2048, 1024))
+    layers = tuple(
+        Layer(name=t.name, forward=1e-5, backward=1e-5, tensors=(t,)) for t in (few, most)
+    )
+    own = {"net": Net(name="two", layers=layers, source="test"), "max_error": 0.05}
+    narrow, wide = (make_plan(request(lossy=c, **own)) for c in (("fp8",), ("fp8", "topk:0.01")))
+    assert wide.iteration <= narrow.iteration * 1.0005
+
+
 @pytest.mark.by_day(0)
 def test_our_planner_uses_what_the_budget_leaves():
     lossless, *lossy = (make_plan(request(max_error=e)).iteration for e in (0.0, 1e-3, 0.05))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -83,15 +83,18 @@ class Problem:
         self.evaluator = Evaluator(self.clock, self.prices, check=check)
 
     def _chosen(self, quick: bool) -> Shortlist:
-        """The methods worth an exact price, under the error budget where there is one."""
+        """The methods worth an exact price, under the error budget where there is one.
+
+        A fast method leads only among the methods of tensors that may have it.
+        """
         methods = list(self.request.methods(self.prices.group))
         if not self.guard.active:
             return self.prices.choose(methods, quick)
         tensors = self.request.net.tensors.values()
-        inside = [m for m in methods if any(self.guard.tensor(m, t) for t in tensors)]
-        lossless = [m for m in methods if m.lossless]
-        every = [self.prices.choose(some, quick) for some in (inside, lossless)]
-        return every[0].joined(every[1])
+        sets = [tuple(m for m in methods if self.guard.tensor(m, t)) for t in tensors]
+        sets += [tuple(m for m in methods if m.lossless)]  # which any bucket may have
+        every = (self.prices.choose([*some], quick) for some in dict.fromkeys(sets))
+        return reduce(Shortlist.joined, every)
 
     def rough(self, methods: Iterable[Method]) -> "Problem":
         """Return the problem of the same request with other methods, priced by closed forms."""
