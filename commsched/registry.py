@@ -122,10 +122,14 @@ class Registry(Mapping[str, T]):
     def __getitem__(self, name: str) -> T:
         found = self._find(name)
         if found is None:
-            known = ", ".join(self)
-            near = nearest(name, self)
-            raise CommschedError(f"no {self.kind} named {name!r}; known: {known}{near}")
+            raise self.missing(name)
         return found
+
+    def missing(self, name: str, *also: str) -> CommschedError:
+        """Return the error of an unknown name; also: what may be given beside the plug-ins."""
+        known = sorted((*also, *self))
+        near = nearest(name, known)
+        return CommschedError(f"no {self.kind} named {name!r}; known: {', '.join(known)}{near}")
 
     def __contains__(self, name: object) -> bool:
         try:

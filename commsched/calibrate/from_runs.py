@@ -16,6 +16,7 @@ from commsched.simulate.engine import simulate
 from commsched.timeline.header import Measured
 from commsched.timeline.measure import iteration_seconds, settled
 from commsched.timeline.model import Timeline
+from commsched.units import count
 
 STEPS = 11  # of which a predicted iteration is the median
 TOLD = 0.02  # change of a number that is told
@@ -127,8 +128,9 @@ def fitted(machine: Machine, runs: Sequence[Run]) -> Fitted:
     for run in runs:
         if run.plan.machine.node_of_rank != machine.node_of_rank:
             raise CommschedError(
-                f"the runs were made by {run.plan.machine.size} ranks on {run.plan.machine.nodes}"
-                f" nodes; the machine has {machine.size} on {machine.nodes}"
+                f"the runs were made by {count(run.plan.machine.size, 'rank')} on"
+                f" {count(run.plan.machine.nodes, 'node')}; the machine has {machine.size} on"
+                f" {machine.nodes}"
             )
 
     def errors(tried: Machine) -> Floats:

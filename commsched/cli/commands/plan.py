@@ -43,6 +43,7 @@ from commsched.planner.request import Report, Request, forced
 from commsched.planner.search.problem import BASELINES
 from commsched.planner.smaller import too_large
 from commsched.planner.validate_request import SEEDS, check
+from commsched.program.registry import STRATEGIES
 from commsched.progress import tell, working
 from commsched.quantities import (
     DENSITY,
@@ -174,6 +175,8 @@ def request(args: argparse.Namespace) -> Request:
     net = net if args.density is None else net.with_density(args.density)
     net = on_machine(net, on, args.compute)
     if args.strategy != choice.AUTO:
+        if args.strategy not in STRATEGIES:
+            raise STRATEGIES.missing(args.strategy, choice.AUTO)
         lossy = _learning(lossy, args.max_lost, args.unmeasured)
     wanted = Request(
         net=net,
