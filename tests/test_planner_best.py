@@ -16,6 +16,7 @@ from commsched.machine.model import Machine, resized
 from commsched.net import file as net_file
 from commsched.net.bucket import BucketSpec
 from commsched.net.graph import Layer, Net
+from commsched.net.load import on_machine
 from commsched.planner.make_plan import make_plan
 from commsched.planner.only_methods import only
 from commsched.planner.request import Request
@@ -314,3 +315,14 @@ def test_the_iteration_of_a_plan_is_the_simulated_one_where_hand_overs_vary():
     assert not on.alike
     plan = make_plan(Request(net=graph([100_000] * 3), machine=on))
     assert plan.iteration == pytest.approx(median(simulate(plan, STEPS + 1).totals.iteration))
+
+
+@pytest.mark.by_day(0)
+def test_no_window_of_updates_is_missed_where_codecs_are_allowed():
+    on = resized(machine_file.load("dgx-a100"), 2)
+    net = on_machine(net_file.load("lstm").scaled(1.0, 0.05), on, None)
+    wanted = Request(net=net, machine=on, lossy=("dgc:0.001",))
+    any_window, backward = (
+        make_plan(replace(wanted, params=params)) for params in ({}, {"overlap": "backward"})
+    )
+    assert any_window.iteration <= 1.005 * backward.iteration

@@ -303,6 +303,8 @@ class Search:
         if "overlap" in self.request.params:
             return
         self._improve(replace(self.leader, late=not self.leader.late))
+        if self.request.lossy:  # coding beside exchanges: where a search begins matters more
+            self._improve(boundaries(self.problem, self.problem.units, not self.problem.late))
 
     def _affords(self, candidate: Candidate) -> bool:
         return self.trials.affords(len(candidate.choices))
@@ -329,11 +331,7 @@ class Search:
             near = [o for o in few if o.seconds <= NEAR * self.least]
             longer = [o.seconds + self._extra(Placed(self.problem, o.candidate)) for o in near]
             ordered = [near[k].candidate for k in np.argsort(longer, kind="stable").tolist()]
-        found = [self.leader]
-        for candidate in ordered:
-            if len(found) < FINAL and candidate not in found:
-                found.append(candidate)
-        return found
+        return [*dict.fromkeys([self.leader, *ordered])][:FINAL]
 
     def result(self) -> tuple[Placed, float | None]:
         """Return the chosen candidate, within the memory limit, and its simulated seconds.
