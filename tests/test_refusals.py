@@ -140,6 +140,19 @@ ON_RANKS = {
         ("--net mlp --plan p --method zen", "--method is for planning"),
         ("--net mlp --plan p --first 3=ring+dense", "--first is for planning"),
         ("--net mlp --plan p --set latency=9us", "--set is for planning"),
+        ("--net mlp --first 2=ring+dense --first 5=ring+dense", "--first is given once"),
+        (
+            "--net mlp --strategy zero1 --later 2=ring+dense",
+            "--later is for strategy 'sync', got 'zero1'",
+        ),
+        (
+            "--net mlp --strategy gpipe --method all-gather+fft --theta 7 --schedule cosine",
+            "--theta changes the method with --schedule cosine, which is for strategy 'sync'",
+        ),
+        (
+            "--net mlp --first 2=ring+dense --method all-gather+fft --theta 7 --schedule cosine",
+            "is for strategy 'sync' without --first; nearest: --schedule constant",
+        ),
         ("--net mlp --strategy shadow --method zen", "--method is for gradients"),
         ("--net mlp --machine summit", "but 2 were started"),
         (

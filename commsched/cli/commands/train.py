@@ -126,6 +126,7 @@ def train(args: argparse.Namespace) -> int | None:
         return elastic.run(args.elastic, args.checkpoint, command, args, ("--resume",))
     begin(args, own=("device",))
     args.strategy = args.strategy or _strategy_of(args)
+    schedule.check(args, args.strategy)
     if args.sweep is not None:
         _sweep(args)
         return None
@@ -324,7 +325,13 @@ def _thetas(args: argparse.Namespace) -> dict[int, str]:
     optimizer = args.optimizer or str(params.get("optimizer", "adam"))
     find_optimizer(optimizer)
     rate = RATES[optimizer] if args.rate is None else args.rate
-    return tied(args.method, args.theta, rate, read(args.schedule), args.steps)
+    found = tied(args.method, args.theta, rate, read(args.schedule), args.steps)
+    if len(found) > 1 and (args.first or not STRATEGIES[args.strategy].changes):
+        raise CommschedError(
+            f"--theta changes the method with --schedule {args.schedule}, which is for strategy"
+            " 'sync' without --first; nearest: --schedule constant"
+        )
+    return found
 
 
 def _params(args: argparse.Namespace) -> "dict[str, Param]":
