@@ -134,11 +134,12 @@ def _together(wanted: TrainRequest, plan: Plan) -> Trial:
     begun, net, options = time.process_time(), NETS[wanted.net], wanted.options
     settings = settings_of(wanted, plan, wanted.options.steps)
     ranks = InProcessTraining(net, data_of(wanted, net), plan, settings, TRAINED[plan.strategy])
-    held_out, diverged = list[HeldOutScore](), False
+    held_out, diverged, sent = list[HeldOutScore](), False, 0.0
     for step in range(options.steps):
         try:
             if not diverged:
                 ranks.step(step)
+                sent = ranks.sent / ((step + 1) * plan.machine.size)
         except NotFiniteError:
             diverged = True
         if (step + 1) % options.evaluate == 0 or step + 1 == options.steps:
@@ -146,7 +147,6 @@ def _together(wanted: TrainRequest, plan: Plan) -> Trial:
             loss = None if diverged else finite_or_none(score.loss / score.guesses)
             accuracy = score.correct / score.guesses
             held_out.append(HeldOutScore(steps=step + 1, loss=loss, accuracy=accuracy))
-    sent = ranks.sent / (options.steps * plan.machine.size)
     return Trial(
         fold=wanted.fold,
         seed=wanted.seed,
