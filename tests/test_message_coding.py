@@ -50,9 +50,9 @@ def test_messages_that_are_not_coded_stay_as_they_are():
     assert MessageCoding("fp16", 4, machine().device).of(0)[:2] == (0, "")
 
 
-def trained(plan, name=NET):
-    net = NETS[name]
-    training = InProcessTraining(net, DATA[net.data](0), plan, settings("1f1b"), PipelineWorker)
+def trained(plan, name=NET, half=False):
+    net, wanted = NETS[name], settings("1f1b", half)
+    training = InProcessTraining(net, DATA[net.data](0), plan, wanted, PipelineWorker)
     for step in range(STEPS):
         training.step(step)
     values = {}
@@ -79,6 +79,25 @@ def test_stages_learn_what_one_process_does_that_rounds_at_the_cut(name):
     plain, as_they_are = trained(plan_of(NET, "1f1b", 2))
     assert any(not np.array_equal(found[key], plain[key]) for key in plain)
     assert sent == as_they_are // (4 if name == "fp8" else 2)
+
+
+@pytest.mark.parametrize("net", [NET, "words:3:20"])  # a sample with 9 values at a cut
+def test_halves_are_coded_one_by_one(net):
+    """Codec fp16 changes no half, and fp8 takes a byte of each."""
+    more = {"stages": 2, "half": True}
+    plain, sent = trained(plan_of(net, "1f1b", **more), net, half=True)
+    found, as_many = trained(plan_of(net, "1f1b", **more, messages="fp16"), net, half=True)
+    assert_same(found, plain)
+    assert as_many == sent
+    assert trained(plan_of(net, "1f1b", **more, messages="fp8"), net, half=True)[1] == sent // 2
+
+
+def test_a_plan_that_codes_values_of_another_width_is_refused():
+    plan = plan_of(NET, "1f1b", 2, messages="fp8")
+    halves = tuple(replace(layer, output=layer.output / 2) for layer in plan.net.layers)
+    plan = replace(plan, net=replace(plan.net, layers=halves))
+    with pytest.raises(CommschedError, match="codes values of 4 B, but the layers compute in f"):
+        trained(plan, half=True)
 
 
 @pytest.mark.parametrize("strategy", ["gpipe", "1f1b", "3d", "samo"])

@@ -54,8 +54,14 @@ class MessageCoding(NamedTuple):
 
 
 def coding_of(plan: Plan) -> MessageCoding:
-    """Return how a plan codes its messages, whose values are as wide as the net's parameters."""
-    types = [tensor.dtype for layer in plan.net.layers for tensor in layer.tensors]
-    width = ITEMSIZE[types[0]] if types else ITEMSIZE["float32"]
+    """Return how a plan codes its messages.
+
+    Their values are as wide as the net's parameters, or narrower where its layers were measured in
+    16 bits beside float32 parameters.
+    """
+    net = plan.net
+    types = [tensor.dtype for layer in net.layers for tensor in layer.tensors][:1]
+    types += [net.measured.precision] if net.measured else []
+    width = min((ITEMSIZE[each] for each in types), default=ITEMSIZE["float32"])
     name = str(plan.params.get("messages", MESSAGES.default))
     return MessageCoding(name, width, plan.machine.device)

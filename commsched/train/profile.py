@@ -66,7 +66,8 @@ def profile_net(
         with np.errstate(over="ignore", invalid="ignore"):  # in 16 bits
             _time_batch(net, walk, targets, weight, kept, settled)
     source = f"commsched profile: medians of {BATCHES} batches of real data on one rank"
-    on = Measured(device=PROCESSOR, precision="float32", batch=batch, source=source)
+    precision = "float16" if half else "float32"
+    on = Measured(device=PROCESSOR, precision=precision, batch=batch, source=source)
     return Net(
         name=net.name,
         layers=tuple(_layers(net, seen, half)),

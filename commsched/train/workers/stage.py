@@ -12,6 +12,7 @@ from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.kernels.modules import on_host
 from commsched.plan.model import Plan
+from commsched.program.message_coding import AS_THEY_ARE, coding_of
 from commsched.program.model import Hop, Kind, Op
 from commsched.program.recompute import cuts_of
 from commsched.program.registry import STRATEGIES
@@ -84,6 +85,13 @@ class StageNet:
         _check_tokens(self._inputs, self._sharing)
         if not self.stage.last and self.stage.output != prod(shape) * self._kind.itemsize:
             raise CommschedError(_other_size(plan, self.stage, shape, self._kind))
+        coding = coding_of(plan)
+        if coding.name != AS_THEY_ARE and coding.width != self._kind.itemsize:
+            raise CommschedError(
+                f"the plan's messages={coding.name} codes values of {coding.width} B, but the"
+                f" layers compute in {self._kind.name}; plan what 'commsched profile"
+                f" {plan.net.name} --precision {'fp16' if settings.half else 'fp32'}' writes"
+            )
         self._walks: dict[int, ForwardBackward] = {}  # by microbatch
         self._here: dict[tuple[int, Hop | None], Array] = {}  # (step, message) -> received values
         self._ready: dict[tuple[int, Hop | None], Array] = {}  # (step, message) -> values to send
