@@ -95,6 +95,8 @@ COMMANDS = {
         ("--sweep x.json", "--sweep needs --plan"),
         ("--together", "--together needs --sweep"),
         ("--sweep x --plan p --log l", "--log is for one training"),
+        ("--sweep x --plan p --resume", "--resume is for one training, --sweep for many"),
+        ("--sweep x --plan p --elastic 2", "--elastic is for one training, --sweep for many"),
         ("--sweep x --plan p --seed 3", "--seed is for one training; --sweep counts seeds"),
         ("--sweep x --plan p --fold 1", "--fold is for one training; --sweep counts folds"),
         ("--sweep x --plan p --folds 6", "--folds must be from 1 to 5"),

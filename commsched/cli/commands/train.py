@@ -272,8 +272,8 @@ def _check_sweep(args: argparse.Namespace) -> None:
     """Reject options of a single training."""
     if args.plan is None:
         raise CommschedError("--sweep needs --plan, the plan of all trainings")
-    for flag in ("checkpoint", "log", "figure", "output"):
-        if getattr(args, flag) is not None:
+    for flag in ("checkpoint", "log", "figure", "output", "resume", "elastic"):
+        if getattr(args, flag) not in (None, False):
             raise CommschedError(f"--{flag} is for one training, --sweep for many; leave one out")
     for flag in ("seed", "fold"):
         if getattr(args, flag):
