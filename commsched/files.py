@@ -25,7 +25,6 @@ import msgspec
 import msgspec.inspect
 
 from commsched.errors import CommschedError
-from commsched.nearest import nearest
 from commsched.terminal import printable
 
 T = TypeVar("T")
@@ -154,9 +153,7 @@ def _more(message: str, data: Any, kind: Any) -> str:
     elif message.startswith("Invalid"):
         allowed = [repr(value) for each in types for value in _values(each)]
     if allowed:
-        field = re.search(r"unknown field `(.*?)`", message)
-        near = nearest(field[1], allowed) if field else ""
-        return f"; allowed: {', '.join(dict.fromkeys(allowed))}{near}"
+        return f"; allowed: {', '.join(dict.fromkeys(allowed))}"
     scalar = isinstance(data, str | int | float) and not message.startswith("Invalid")
     return f"; it is {json.dumps(data)[:SHOWN]}" if scalar else ""
 

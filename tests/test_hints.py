@@ -38,7 +38,6 @@ def test_json_does_not_replace_a_page(words, tmp_path, capsys, monkeypatch):
         ([*PLAN, "-o", "x.json", "--bucket", "25e6"], "write 25 MB, or 25000000 MB if you mean it"),
         ([*PLAN, "-o", "x.json", "--memory", "16e9"], "write 16 GB, or "),
         ([*PLAN, "-o", "x.json", "--strategy", "autoo"], "zero3; nearest: 'auto'\n"),
-        ([*PLAN, "-o", "x.json", "--set", "nci=1 GB/s"], "nearest: 'nic'\n"),
         ([*PLAN, "-o", "x.json", "--force", "X"], "--force X: expected TENSOR=METHOD"),
         (["simulate", "resnet50"], "first: commsched plan resnet50 --machine M -o plan.json"),
     ],

@@ -310,5 +310,5 @@ def test_unknown_keys_name_their_place() -> None:
         file.from_data(broken, "net.json")
     assert str(error.value) == (
         "net.json: contains unknown field `shapes` - at `.layers[3].tensors[0]`;"
-        " allowed: name, shape, dtype, sparsity, lists, axis, stack, decay; nearest: 'shape'"
+        " allowed: name, shape, dtype, sparsity, lists, axis, stack, decay"
     )
