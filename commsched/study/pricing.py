@@ -58,8 +58,8 @@ COLUMNS = (
     "priced_step_seconds",
     "launches",
     "methods",
-    "sentence",
     "batches",
+    "sentence",
 )
 OK, FAILED = "ok", "failed"
 PRICED, SIMULATED = "priced", "simulated"
