@@ -62,6 +62,11 @@ ELASTIC = (
     Option("--elastic", "P", "start P ranks; if one is lost, go on from the checkpoint", int),
     *elastic.OPTIONS,
 )
+# An option without which others have no effect -> what these have by default.
+UNUSED: dict[str, dict[str, object]] = {
+    "sweep": {"together": False, "folds": 5, "seeds": 5},
+    "elastic": {"restarts": 3, "mpiexec": ""},
+}
 HELP = "train a real net on real data, under mpiexec"
 OPTIONS = (
     Option("--net", "NET", TRAINABLE, required=True),
@@ -254,10 +259,14 @@ def _check(args: argparse.Namespace) -> None:
         raise CommschedError("--bucket needs --method; without it the planner sizes the buckets")
     if args.sweep is not None:
         _check_sweep(args)
-    elif args.together:
-        raise CommschedError("--together needs --sweep")
+    for needed, flags in UNUSED.items():
+        for flag, usual in flags.items():
+            if getattr(args, needed) is None and getattr(args, flag) != usual:
+                raise CommschedError(f"--{flag} needs --{needed}")
     if args.elastic is not None and args.checkpoint is None:
         raise CommschedError("--elastic needs --checkpoint, the folder to go on from")
+    if args.elastic is not None and args.elastic < 1:
+        raise CommschedError(f"--elastic must be at least 1, got {args.elastic}")
     if args.figure is not None and args.log is None:
         raise CommschedError("--figure needs --log, which holds the curves")
     if args.figure is not None and args.figure.suffix.lower() not in (".png", ".svg", ".pdf"):
