@@ -74,10 +74,11 @@ def test_native_costs_what_the_schedule_it_claims_to_be_costs(name, kind):
                 piece = min(half, int(np.ceil(taken.pipeline.piece / 4)))
                 spec, pieces = BucketSpec.uniform(piece), numel / piece
                 left = 4.0 * max(numel - taken.pipeline.trees * piece, 0)
-                left *= taken.both(
+                parts = (
                     taken.pipeline.between * sees.between.per_byte,
                     taken.pipeline.inside * sees.inside.per_byte,
                 )
+                left *= max(parts) if taken.apart else sum(parts)
             ours = price(method, spec, sees, where.everyone)
             assert got == pytest.approx(taken.base + ours.exchange + left, rel=1e-9)
             sent = price(find_method(LIBRARY), BucketSpec.uniform(numel), where, where.everyone)
