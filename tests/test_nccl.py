@@ -51,6 +51,10 @@ def test_a_longer_chain_adds_steps_and_no_bytes():
     [
         # NVIDIA/nccl-tests, issue 119: 24 A100, 4 ports of a node at HDR, the peak at 128 MB.
         ("dgx-a100", 3, 4, 200, 2**27, 96e9),
+        # Issue 149: about 230 GB/s of an A100's NVLink.
+        ("dgx-a100", 1, 8, 200, 2**33, 230e9),
+        # traces/micro-benchmarks/all_reduce_perf-2x8-a100.txt: a tree.
+        ("dgx-a100", 2, 8, 200, 2**30, 219e9),
         # Issue 290: 46 to 48 GB/s of each port of 400 Gbit/s by a ring, as NVIDIA expects.
         ("h100-8x400", 2, 8, 400, 2**33, 8 * 47e9),
         # Issue 283: 248 nodes of 8 H200, usually around 350 GB/s at 512 MB.
@@ -71,3 +75,22 @@ def test_channels_stay_on_their_rails():
     for where in rails, switches:
         assert algorithm_of(where, where.everyone, 2**30).title == "ring, Simple"
     assert seconds(rails, 2**30) == pytest.approx(seconds(switches, 2**30), rel=1e-3)
+
+
+def test_gpus_without_nvlink_send_inside_and_to_other_nodes_in_turn():
+    # Each further byte of a tree over 16 nodes leaves the busiest rank twice, and once inside.
+    where = shaped("comet", 16, 8)
+    taken = algorithm_of(where, where.everyone, 2**21)
+    sees, more = taken.on(where), seconds(where, 2**22) - seconds(where, 2**21)
+    assert taken.title == "tree, Simple"
+    each = 2 * sees.between.per_byte + sees.inside.per_byte
+    assert more == pytest.approx(2**21 * each, rel=1e-9)
+
+
+def test_by_simple_each_rank_of_a_chain_waits_for_the_piece():
+    short, long = (shaped("comet", 16, lanes) for lanes in (4, 8))
+    taken = algorithm_of(long, long.everyone, 2**16)
+    assert taken.title == algorithm_of(short, short.everyone, 2**16).title == "tree, Simple"
+    step = taken.inside.step.seconds(long.inside) + 2**15 * taken.on(long).inside.per_byte
+    found = seconds(long, 2**16) - seconds(short, 2**16)
+    assert found == pytest.approx(2 * 4 * step, rel=1e-9)
