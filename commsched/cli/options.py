@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import ClassVar, TypeAlias, TypeVar
 
 from commsched.errors import CommschedError
 from commsched.files import check_writable
@@ -20,12 +20,13 @@ COMMANDS: dict[str, Callable[[Commands], object]] = {}  # name -> what declares 
 class Flag:
     """An option without a value."""
 
-    name: str
+    names: str
     help: str
+    default: ClassVar[bool] = False
 
     def declare(self, parser: argparse._ActionsContainer) -> None:
         """Add the flag to a parser or to a group of its options."""
-        parser.add_argument(self.name, action="store_true", help=self.help)
+        parser.add_argument(self.names, action="store_true", help=self.help)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,10 @@ from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.exchange.method import Method, Phase, copy_seconds
 from commsched.exchange.pair import route
-from commsched.exchange.payload import FREE, Payload
+from commsched.exchange.payload import Payload
 from commsched.kernels.device import numbers
 from commsched.kernels.modules import module_of, on_host
+from commsched.machine.device import FREE
 from commsched.machine.model import CodecRate, Device, Group
 from commsched.net.bucket import BucketSpec, Slots
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from commsched.arrays import Floats, Ints
 from commsched.coding.codec import Codec
+from commsched.machine.device import FREE
 from commsched.machine.model import CodecRate, Device
 from commsched.net.bucket import BucketSpec
 from commsched.schedule.rounds import Goal, Schedule
@@ -15,8 +16,6 @@ from commsched.schedule.rounds import Goal, Schedule
 # B moved per B of values where a hop keeps its losses: copy 2, subtract 3, look for NaN 1, add 3.
 KEEP_TRAFFIC = 9.0
 BLOCKS = 1024  # buckets of at most this many blocks price all blocks at once
-
-FREE = CodecRate(encode=0.0, add=0.0, decode=0.0, source="nothing to do")
 
 
 def frame_bytes(count: Ints) -> Ints:

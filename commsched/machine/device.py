@@ -87,6 +87,9 @@ class CodecRate:
         return self.fixed if self.fixed_decode is None else self.fixed_decode
 
 
+FREE = CodecRate(encode=0.0, add=0.0, decode=0.0, source="nothing to do")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """The processor that computes and encodes on one rank."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
-from commsched.machine.device import CodecRate
+from commsched.machine.device import FREE
 from commsched.machine.devices import recognised
 from commsched.machine.model import Group, Link, Machine
 from commsched.machine.relink import relinked
@@ -49,7 +49,6 @@ class Protocol:
 
 
 PLAIN = Protocol()
-FREE = CodecRate(encode=0.0, add=0.0, decode=0.0, source="fused with the messages")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,21 +52,16 @@ PLANNING = (
     "theta",
     "bucket",
 )
-SWEEP = (
+SWEEP: tuple[Flag | Option, ...] = (
     Option("--sweep", "FILE", "with --plan: train with each fold and seed not yet in FILE", Path),
     Flag("--together", "run all ranks in this process, without mpiexec"),
     Option("--folds", "N", "number of folds", int, 5),
     Option("--seeds", "N", "number of seeds", int, 5),
 )
-ELASTIC = (
+ELASTIC: tuple[Flag | Option, ...] = (
     Option("--elastic", "P", "start P ranks; if one is lost, go on from the checkpoint", int),
     *elastic.OPTIONS,
 )
-# An option without which others have no effect -> what these have by default.
-UNUSED: dict[str, dict[str, object]] = {
-    "sweep": {"together": False, "folds": 5, "seeds": 5},
-    "elastic": {"restarts": 3, "mpiexec": ""},
-}
 HELP = "train a real net on real data, under mpiexec"
 OPTIONS = (
     Option("--net", "NET", TRAINABLE, required=True),
@@ -259,10 +254,11 @@ def _check(args: argparse.Namespace) -> None:
         raise CommschedError("--bucket needs --method; without it the planner sizes the buckets")
     if args.sweep is not None:
         _check_sweep(args)
-    for needed, flags in UNUSED.items():
-        for flag, usual in flags.items():
-            if getattr(args, needed) is None and getattr(args, flag) != usual:
-                raise CommschedError(f"--{flag} needs --{needed}")
+    for needed, *options in (SWEEP, ELASTIC):  # which have no effect without the first
+        for one in options:
+            given = getattr(args, one.names.removeprefix("--")) != one.default
+            if given and getattr(args, needed.names.removeprefix("--")) is None:
+                raise CommschedError(f"{one.names} needs {needed.names}")
     if args.elastic is not None and args.checkpoint is None:
         raise CommschedError("--elastic needs --checkpoint, the folder to go on from")
     if args.elastic is not None and args.elastic < 1:
