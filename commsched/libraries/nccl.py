@@ -4,7 +4,7 @@ Take a ring or trees by protocol LL, LL128 or Simple: what NCCL itself expects t
 Its kernels add what comes while they receive it, and GPUs with NVLink send inside their node and to
 other nodes at once: 24 A100 with 4 ports of 200 Gbit/s per node reach 96 GB/s of 100 (published in
 NVIDIA/nccl-tests, issue 119).
-Source of all numbers unless another one is given: NCCL 2.30.7, src/graph/tuning.cc (BSD licence).
+Source of all numbers unless another one is given: NCCL 2.30.7, src/graph/tuning.cc (Apache 2.0).
 Left out: NVLS and CollNet, which need switches that add; PAT, which sums nothing; limits per
 channel, because a machine file does not tell how many channels NCCL opens. Between nodes LL128 is
 taken for allowed, as where each network port shares a PCI switch with its GPUs; with ports behind
