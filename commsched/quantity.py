@@ -18,7 +18,7 @@ WRITTEN = re.compile(
 
 
 @dataclass(frozen=True, eq=False)
-class Kind:
+class QuantityKind:
     """What a number counts: its units, each with its size in the unit used inside."""
 
     what: str  # with its article
@@ -47,19 +47,19 @@ def _prefixed(names: tuple[str, ...], size: float, binary: bool = False) -> dict
 
 
 BYTES = ("B", "byte", "bytes")
-SIZE = Kind(
+SIZE = QuantityKind(
     "a size",
     "25MB",
     _prefixed(BYTES, 1.0, binary=True) | {p: s for p, s in (DECIMAL | BINARY).items() if p},
 )
-RATE = Kind(
+RATE = QuantityKind(
     "a rate",
     "25 Gbit/s",
     _prefixed(("bit", "bits", "bit/s", "bits/s", "b/s", "bps"), 1 / 8, binary=True)
     | _prefixed(tuple(f"{name}{per}" for name in BYTES for per in ("/s", "ps")), 1.0, binary=True)
     | {"gbps": 1e9 / 8, "mbps": 1e6 / 8, "kbps": 1e3 / 8},
 )
-TIME = Kind(
+TIME = QuantityKind(
     "a time",
     "28 us",
     {
@@ -71,13 +71,13 @@ TIME = Kind(
         **dict.fromkeys(("h", "hour", "hours"), 3600.0),
     },
 )
-SHARE = Kind("a share", "5%", {"%": 0.01, "percent": 0.01})
-NUMBER = Kind("a number", "0.5", {"%": 0.01})
-WORK = Kind("a number of operations", "1.5 Gflop", _prefixed(("flop", "flops"), 1.0))
-SPEED = Kind(
+SHARE = QuantityKind("a share", "5%", {"%": 0.01, "percent": 0.01})
+NUMBER = QuantityKind("a number", "0.5", {"%": 0.01})
+WORK = QuantityKind("a number of operations", "1.5 Gflop", _prefixed(("flop", "flops"), 1.0))
+SPEED = QuantityKind(
     "a speed", "125 Tflop/s", _prefixed(("flop/s", "flops/s", "flops", "flop", "FLOPS"), 1.0)
 )
-LENGTH = Kind(
+LENGTH = QuantityKind(
     "a length",
     "84mm",
     {
@@ -92,7 +92,7 @@ KINDS = (SIZE, RATE, TIME, SHARE, WORK, SPEED, LENGTH)
 class Quantity:
     """How one option or field is written: its kind, and what a number without a unit means."""
 
-    kind: Kind
+    kind: QuantityKind
     unit: str = ""  # of a number without a unit; "": the unit used inside
     least: float = 0.0  # allowed, in the unit used inside
     most: float = inf
@@ -176,6 +176,6 @@ def _product(number: float, scale: float) -> float:
     return number / inverse if inverse and 1 / inverse == scale else number * scale
 
 
-def text(kind: Kind, value: float, unit: str) -> str:
+def text(kind: QuantityKind, value: float, unit: str) -> str:
     """Write a value with a unit so that it is read as the same value, to 12 digits."""
     return f"{significant(value / kind.units[unit]):.12g} {unit}"

@@ -14,7 +14,7 @@ from commsched.machine.slower import slower
 from commsched.net import file as net_file
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.planner.auto import search
-from commsched.planner.auto.choose import Choice, choose
+from commsched.planner.auto.choose import ChosenStrategy, choose
 from commsched.planner.auto.learning import cost, cost_of, lessons
 from commsched.planner.auto.reasons import left_out, reasons
 from commsched.planner.auto.rows import Row, request_of, times
@@ -59,13 +59,13 @@ def net(numel: int = 1_000_000, output: float = 100.0) -> Net:
     return Net(name="two layers", layers=layers)
 
 
-def chosen(request: Request, **more: object) -> Choice:
+def chosen(request: Request, **more: object) -> ChosenStrategy:
     """Choose with a planner that takes no time."""
     return choose(request, "ddp-25mb", **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
-def wide() -> Choice:
+def wide() -> ChosenStrategy:
     """All that can be planned, also what was not measured."""
     request = Request(net=net(10_000), machine=machine())
     return chosen(request, unmeasured=True, lost=1e9, exhaustive=True)
@@ -81,7 +81,7 @@ def test_what_the_search_leaves_out_is_neither_winner_nor_runner_up(case: str) -
 
 
 @pytest.mark.by_day(0)
-def test_every_registered_strategy_has_a_row_or_a_reason(wide: Choice) -> None:
+def test_every_registered_strategy_has_a_row_or_a_reason(wide: ChosenStrategy) -> None:
     with_row = {row.candidate.strategy for row in wide.rows}
     without = {one.candidate.strategy for one in wide.left_out}
     assert with_row | without == set(STRATEGIES)
@@ -89,7 +89,7 @@ def test_every_registered_strategy_has_a_row_or_a_reason(wide: Choice) -> None:
 
 
 @pytest.mark.by_day(0)
-def test_a_row_is_the_plan_of_its_strategy(wide: Choice) -> None:
+def test_a_row_is_the_plan_of_its_strategy(wide: ChosenStrategy) -> None:
     request = Request(net=net(10_000), machine=machine())
     for row in wide.best:
         strategy, params = row.candidate

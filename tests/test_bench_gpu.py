@@ -9,7 +9,7 @@ from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.lab.bench import gpu, gpu_report
 from commsched.lab.bench.codecs import PARTITION
-from commsched.lab.bench.device_buffers import Buffers
+from commsched.lab.bench.device_buffers import BufferSeconds
 from commsched.plot.gpu import draw
 from tests.cuda_on_cpu import cpu
 
@@ -34,7 +34,7 @@ SELECTION = {
 SPENT = {"median": 9e-4, "least": 9e-4, "most": 9e-4}
 PARTED = {**SELECTION, "codec": PARTITION, "seconds": SPENT, "extra": 7 * 10**6, "asked": 0.1}
 MESSAGE = {
-    "over": "", **Buffers("GPU", "by its pointers", 10**9, 0.1, 0.125, 0.2, 0.025)._asdict(),
+    "over": "", **BufferSeconds("GPU", "by its pointers", 10**9, 0.1, 0.125, 0.2, 0.025)._asdict(),
     "of_copy": 0.8, "of_staged": 5.0,
 }  # fmt: skip
 STEP = {

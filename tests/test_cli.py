@@ -16,7 +16,7 @@ from commsched.net.generate.transformer import gpt
 from commsched.plan import file as plan_file
 from commsched.shipped import names
 from commsched.timeline import file as timeline_file
-from commsched.timeline.header import Measured
+from commsched.timeline.header import RunHeader
 from commsched.timeline.model import Timeline
 from tests.support.jobs import Job
 from tests.support.small_plans import graph, machine, plan
@@ -198,7 +198,7 @@ def test_a_difference_is_all_that_tells_the_launches_of_a_tensor(changes, there)
 
 def test_a_timeline_without_spans_is_no_traceback(tmp_path, capsys):
     path = tmp_path / "t.json"
-    empty = Timeline.of([], header=Measured(), plan_hash="0" * 64, ranks=2)
+    empty = Timeline.of([], header=RunHeader(), plan_hash="0" * 64, ranks=2)
     timeline_file.write(path, empty)
     assert refusal(["show", str(path)], capsys) == (
         "the measured timeline has no spans, so it cannot be summarised"

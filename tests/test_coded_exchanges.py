@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from commsched.cost.play import Run, play, play_all
+from commsched.cost.play import ExchangeRun, play, play_all
 from commsched.exchange.registry import find_method
 from commsched.machine.device import SAMPLED, SPARSE
 from commsched.machine.model import CodecRate
@@ -66,7 +66,7 @@ def test_exchanges_of_several_densities_side_by_side_take_what_each_takes_alone(
     on = filled(2, 2, device=replace(DEVICE, codecs={codec: rate}))
     schedule, start = COLLECTIVES["ring"](on.everyone), np.zeros(on.size)
     each = [
-        Run(carry(schedule, codec, BucketSpec.uniform(10_000, density)), on, start)
+        ExchangeRun(carry(schedule, codec, BucketSpec.uniform(10_000, density)), on, start)
         for density in (0.001, 0.02, 0.02, 0.5)
     ]
     for one, found in zip(each, play_all(schedule, on.everyone, each), strict=True):

@@ -24,7 +24,7 @@ from commsched.plan import file as plan_file
 from commsched.program.registry import STRATEGIES
 from commsched.study import workers
 from commsched.train.registry import DATA
-from commsched.train.trials import HeldOutScore, Trial, Trials, mean, read, student, write
+from commsched.train.trials import HeldOutScore, OneTraining, Trainings, mean, read, student, write
 
 LIMIT = 120.0  # s
 ROOT = Path(__file__).parent.parent
@@ -207,9 +207,9 @@ def trained(name: str, *losses: float, right: float = 0.5) -> CaseResult:
         HeldOutScore(steps=10 * (i + 1), loss=x, accuracy=right) for i, x in enumerate(losses)
     )
     found = tuple(
-        Trial(fold=0, seed=seed, held_out=curve, sent_bytes=100.0 + seed) for seed in range(3)
+        OneTraining(fold=0, seed=seed, held_out=curve, sent_bytes=100.0 + seed) for seed in range(3)
     )
-    made = Trials(plan="0" * 64, made={}, trials=found)
+    made = Trainings(plan="0" * 64, made={}, trials=found)
     return CaseResult(name=name, family=name, strategy="sync", method="", trained=made)
 
 
@@ -221,10 +221,12 @@ def test_a_case_is_held_against_dense_training_by_training():
     assert found.steps == 20
     assert convergence.against(trained("y", 3.0, 2.5, 2.0), dense).steps is None
     other = trained("z", 1.0)
-    alone = Trials(
+    alone = Trainings(
         plan="",
         made={},
-        trials=(Trial(fold=4, seed=9, held_out=other.trained.trials[0].held_out, sent_bytes=1.0),),
+        trials=(
+            OneTraining(fold=4, seed=9, held_out=other.trained.trials[0].held_out, sent_bytes=1.0),
+        ),
     )
     assert (
         convergence.against(
@@ -292,8 +294,8 @@ def test_rates_are_tried_until_the_best_one_has_a_worse_one_on_either_side(tmp_p
         rate, path = (words[words.index(flag) + 1] for flag in ("--rate", "--sweep"))
         asked.append(float(rate))
         curve = (HeldOutScore(steps=1, loss=abs(log(asked[-1] / 0.3)), accuracy=0.5),)
-        one = Trial(fold=0, seed=0, held_out=curve, sent_bytes=1.0)
-        write(Path(path), Trials(plan="0" * 64, made={}, trials=(one,)))
+        one = OneTraining(fold=0, seed=0, held_out=curve, sent_bytes=1.0)
+        write(Path(path), Trainings(plan="0" * 64, made={}, trials=(one,)))
 
     found = tuned([], 0.02, tmp_path / "case", 1, train)
     assert [one.rate for one in found] == [0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64]

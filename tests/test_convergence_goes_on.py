@@ -13,7 +13,7 @@ from commsched.lab.convergence.cases import cases, plan_of
 from commsched.lab.convergence.table import ConvergenceTable
 from commsched.lab.convergence.tables import TABLES
 from commsched.lab.convergence.trainings import ConvergenceRequest
-from commsched.train.trials import Trials, read, write
+from commsched.train.trials import Trainings, read, write
 
 NET = TABLES["digits"]
 KNOWN = {case.name: case for case in cases("digits")}
@@ -27,7 +27,7 @@ def test_a_case_goes_on_from_finished_trainings_unless_they_are_of_other_setting
     left, said = bench.path_of(wanted, tmp_path).with_name("dense.json"), []
     left.parent.mkdir()
     plan = plan_of(KNOWN["dense"], TABLES["digits"], 2, 2)
-    other = Trials(plan=plan.hash, made={"--steps": 10 * NET.period})
+    other = Trainings(plan=plan.hash, made={"--steps": 10 * NET.period})
     write(left, other)
 
     def full(path: Path, table: ConvergenceTable) -> None:

@@ -14,7 +14,7 @@ from commsched.exchange.payload import Payload
 from commsched.machine.model import CodecRate, Group, Link, Machine, Nic
 from commsched.net.bucket import BucketSpec
 from commsched.schedule.registry import COLLECTIVES
-from commsched.schedule.rounds import Goal, Round, Rows, Schedule
+from commsched.schedule.rounds import Goal, Round, RoundRows, Schedule
 from tests.support.exchanges import DEVICE, ROUTES, SLOW, carry, filled, machine, played
 
 # --- A slow interpreter: one message after the other, in plain Python. ---
@@ -157,7 +157,7 @@ def any_rounds(draw: st.DrawFn, ranks: int) -> list[Round]:
     for index in range(draw(st.integers(1, 8))):
         src = orders[rng.integers(2)]
         dst = np.roll(src, rng.integers(1, ranks)) if rng.integers(2) else rng.permutation(src)
-        rows = Rows(*tables[rng.integers(2)], int(rng.integers(ranks)))
+        rows = RoundRows(*tables[rng.integers(2)], int(rng.integers(ranks)))
         if rng.integers(3) == 0:
             some = rng.permutation(ranks) <= rng.integers(ranks)
             src, dst = src[some], dst[some]

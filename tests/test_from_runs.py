@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from commsched.calibrate.fit import adjusted
-from commsched.calibrate.from_runs import Run, fitted, matched
+from commsched.calibrate.from_runs import MeasuredRun, fitted, matched
 from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
 from commsched.plan import file as plan_file
 from commsched.simulate.engine import simulate
 from commsched.timeline import file as timeline_file
-from commsched.timeline.header import Measured
+from commsched.timeline.header import RunHeader
 from tests.support.jobs import RUN, Job
 from tests.support.small_plans import graph, machine, plan
 
@@ -24,11 +24,11 @@ WRONG = [
 ]
 
 
-def measured(on, methods, sizes) -> Run:
+def measured(on, methods, sizes) -> MeasuredRun:
     """What a run of a plan would measure on a machine without noise."""
     made = plan(graph(sizes, seconds=1e-3), on, methods)
     phases = np.arange(sum(1 for _ in made.launches))
-    run = Run(made, 0.0, None, phases)
+    run = MeasuredRun(made, 0.0, None, phases)
     step = float(np.median(simulate(made, 11).iterations))
     return replace(run, step=step, measured=run.predicted(on))
 
@@ -68,7 +68,7 @@ def later_run(since, method):
     ]
     made = replace(made, launches=(*made.launches, *more))
     timeline = simulate(made, 12).timeline()
-    return made, replace(timeline, header=Measured())
+    return made, replace(timeline, header=RunHeader())
 
 
 @pytest.mark.parametrize(("since", "last"), [(3, True), (9, True), (30, False)])

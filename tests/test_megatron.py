@@ -2,7 +2,7 @@
 
 import pytest
 
-from commsched.lab.reproduce.papers.megatron import Run, simulated_step
+from commsched.lab.reproduce.papers.megatron import MegatronRun, simulated_step
 from commsched.lab.reproduce.training_steps import gridded
 from commsched.machine import file as machines
 from commsched.machine.model import resized
@@ -11,7 +11,7 @@ from commsched.net.tensor_cut import cut_net
 from commsched.program.stages import block_cuts, grid
 
 SIZES = {"layers": 8, "hidden": 1024, "heads": 16, "sequence": 256, "vocabulary": 4096, "batch": 2}
-SMALL = Run("small", 8, 1024, 16, 2, 4, 8, 0)
+SMALL = MegatronRun("small", 8, 1024, 16, 2, 4, 8, 0)
 
 
 def net(**more):

@@ -1,10 +1,12 @@
 """The package as a whole: commands, exit statuses, version, and what a rank imports."""
 
+import ast
 import os
 import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -145,3 +147,15 @@ def test_every_wrong_change_of_the_nightly_suite_has_its_line():
         for mutant in mutants
         if not any(source.count(code["snippet"]) == 1 for code in mutant["code"])
     ] == []
+
+
+def test_a_class_name_stands_for_one_thing():
+    """Only what `commsched` exports has the name of the class that it shows to users."""
+    classes = [
+        node.name
+        for path in (ROOT / "commsched").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    ]
+    twice = {name for name, count in Counter(classes).items() if count > 1}
+    assert twice == {"Machine", "Net", "Plan", "Prediction"} & set(commsched.__all__)

@@ -4,13 +4,13 @@ import pytest
 
 from commsched.errors import CommschedError
 from commsched.lab.peers.main import (
-    Cell,
+    PeerCell,
     PeersRequest,
     again_after_crashes,
     as_good,
     check_settings,
 )
-from commsched.lab.peers.record import Learned, Trained, Turns
+from commsched.lab.peers.record import Learned, PeerTurns, Trained
 
 STEPS = {
     "plan lossless": (0.9, 1.0, 1.1),
@@ -22,7 +22,7 @@ STEPS = {
 }
 
 
-JOB = Turns(
+JOB = PeerTurns(
     model="gpt",
     seed=0,
     steps=4,
@@ -36,7 +36,7 @@ def learnt(seed: int, **losses: float) -> Learned:
 
 
 def test_the_best_peer_has_its_best_bucket_and_medians_over_turns() -> None:
-    cell = Cell("gpt", "2x1gbit", (JOB, JOB), {})
+    cell = PeerCell("gpt", "2x1gbit", (JOB, JOB), {})
     assert cell.best_peer(lossy=False) == "ddp 25 MB"
     assert cell.seconds("plan lossless") == pytest.approx(1.0)
     assert cell.seconds("ddp 25 MB") == pytest.approx(1.2)
@@ -50,7 +50,7 @@ def test_a_loss_is_as_good_as_dense_within_the_spread_of_its_seeds(loss: float, 
 
 
 def test_lossy_peers_that_learn_worse_do_not_count() -> None:
-    cell = Cell("gpt", "2x1gbit", (JOB,), {}, (learnt(0), learnt(1)))
+    cell = PeerCell("gpt", "2x1gbit", (JOB,), {}, (learnt(0), learnt(1)))
     assert cell.best_peer(lossy=True) == "ddp powersgd:1"
     worse = {"ddp powersgd:1": 3.0}
     cell = cell._replace(learned=(learnt(0, **worse), learnt(1, **worse)))

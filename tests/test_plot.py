@@ -19,7 +19,7 @@ from commsched.plot.picture import picture
 from commsched.plot.style import Style
 from commsched.timeline import measure
 from commsched.timeline.file import write
-from commsched.timeline.header import Measured, Predicted, header_from_data
+from commsched.timeline.header import Predicted, RunHeader, header_from_data
 from commsched.timeline.model import Span, Timeline
 from commsched.training_log import LogHeader, TrainingLog
 
@@ -313,7 +313,7 @@ def test_what_cannot_be_drawn_is_said(both, tmp_path):
 
 def test_odd_names_are_drawn_as_they_are(tmp_path):
     spans = [Span(0, "compute", r"forward/$x^{<&", 0, 0.0, 1.0, 0.0, 0)]
-    t = Timeline.of(spans, header=Measured(), plan_hash="", ranks=1)
+    t = Timeline.of(spans, header=RunHeader(), plan_hash="", ranks=1)
     timeline.draw([t], tmp_path / "t.svg")
     assert "forward/$x^{&lt;&amp;" in (tmp_path / "t.svg").read_text()
 

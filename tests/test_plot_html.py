@@ -23,7 +23,7 @@ from commsched.plot.view import ranks_to_draw, view
 from commsched.timeline import measure
 from commsched.timeline.compare import compare
 from commsched.timeline.file import write
-from commsched.timeline.header import Measured, header_from_data
+from commsched.timeline.header import RunHeader, header_from_data
 from commsched.timeline.intervals import intervals, union
 from commsched.timeline.model import Span, Timeline
 from tests.support import sampling
@@ -142,7 +142,7 @@ rows = st.tuples(
 @given(st.lists(rows, min_size=1, max_size=20))
 def test_the_page_holds_the_spans_whatever_their_names(tmp_path_factory, found):
     spans = [Span(r, s, n, k, a / 1e9, (a + b) / 1e9, b / 4e9, b) for r, s, n, k, a, b in found]
-    t = Timeline.of(spans, header=Measured(), plan_hash=HASH, ranks=4)
+    t = Timeline.of(spans, header=RunHeader(), plan_hash=HASH, ranks=4)
     page = page_of(tmp_path_factory.mktemp("page"), t)
     assert spans_in(page.data, 0) == spans_of(t)
     assert [tag for tag, _ in page.elements].count("script") == 2
@@ -160,7 +160,7 @@ def test_both_sides_share_their_tables(both, tmp_path):
 @given(st.lists(rows, min_size=1, max_size=20))
 def test_exposed_is_what_the_measure_says(found):
     spans = [Span(r, s, n, k, a / 1e9, (a + b) / 1e9, 0.0, b) for r, s, n, k, a, b in found]
-    t = Timeline.of(spans, header=Measured(), plan_hash=HASH, ranks=4)
+    t = Timeline.of(spans, header=RunHeader(), plan_hash=HASH, ranks=4)
     lane = t.rank.astype(np.int64) * len(t.streams) + t.stream
     marked = html._exposed(t, lane, len(t.streams))
     by_rank = union(intervals(marked.group // len(t.streams), marked.start, marked.end))
@@ -241,7 +241,7 @@ def many_spans(ranks=40, steps=10, count=500):
     rng, n = np.random.default_rng(0), ranks * steps * count
     start = np.tile(np.arange(steps * count) * 1e-4, ranks) + rng.uniform(0, 2e-5, n)
     return Timeline(
-        header=Measured(),
+        header=RunHeader(),
         plan_hash=HASH,
         ranks=ranks,
         streams=("compute", "between"),

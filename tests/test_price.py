@@ -293,7 +293,7 @@ def test_exchanges_that_are_priced_together_cost_what_each_costs_alone(name):
     group, start = on.everyone, np.linspace(0.0, 1e-5, on.size)
     methods = [*legal_methods(group, more=("topk:0.05", "powersgd:2", "quant:4"))]
     asked = [
-        price.Exchange(one.schedule, one.payload, machine, group, start, later)
+        price.ToPrice(one.schedule, one.payload, machine, group, start, later)
         for method in methods[BESIDE.index(name) % METHODS_TURN :: METHODS_TURN]
         for numel, density in ((7, 1.0), (300_001, 0.01), (2**22, 1.0))
         for one in method.expected_phases(BucketSpec.uniform(numel, density), group)

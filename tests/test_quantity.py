@@ -17,13 +17,15 @@ from commsched.cli.options import Reader
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.quantities import THOUSANDS, elements
-from commsched.quantity import KINDS, LENGTH, RATE, SHARE, SIZE, TIME, Kind, Quantity
+from commsched.quantity import KINDS, LENGTH, RATE, SHARE, SIZE, TIME, Quantity, QuantityKind
 
 UNITS = [(kind, unit) for kind in KINDS for unit in kind.units]
 
 
 @given(of=st.sampled_from(UNITS), value=st.floats(1e-9, 1e12), gap=st.sampled_from(["", " ", "  "]))
-def test_a_quantity_is_read_as_it_was_written(of: tuple[Kind, str], value: float, gap: str) -> None:
+def test_a_quantity_is_read_as_it_was_written(
+    of: tuple[QuantityKind, str], value: float, gap: str
+) -> None:
     kind, unit = of
     written = quantity.text(kind, value, unit).replace(" ", gap)
     got = Quantity(kind=kind).read(written, "x")
@@ -34,7 +36,7 @@ def test_a_quantity_is_read_as_it_was_written(of: tuple[Kind, str], value: float
 
 @given(of=st.sampled_from(UNITS), number=st.integers(1, 9999))
 def test_case_matters_only_where_two_units_differ_in_case_alone(
-    of: tuple[Kind, str], number: int
+    of: tuple[QuantityKind, str], number: int
 ) -> None:
     kind, unit = of
     scales = {scale for name, scale in kind.units.items() if name.lower() == unit.lower()}
@@ -66,7 +68,7 @@ def test_case_matters_only_where_two_units_differ_in_case_alone(
         (SIZE, "16 GiB", 2.0**34),
     ],
 )
-def test_what_people_write(kind: Kind, text: str, value: float) -> None:
+def test_what_people_write(kind: QuantityKind, text: str, value: float) -> None:
     assert Quantity(kind=kind).read(text, "x") == value
 
 

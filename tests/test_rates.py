@@ -17,7 +17,7 @@ from commsched.train.job import TRAINED
 from commsched.train.neighbours import InProcessNeighbours
 from commsched.train.profile import profile_net
 from commsched.train.registry import DATA, NETS
-from commsched.train.schedules import Rates, Schedule, read, tied
+from commsched.train.schedules import Rates, RateSchedule, read, tied
 from tests.support.small_plans import machine
 from tests.test_train import train
 
@@ -68,7 +68,7 @@ def test_a_schedule_that_is_none_is_refused(text):
         read(text)
 
 
-def trained(strategy: str, rate: float, schedule: Schedule) -> dict[str, np.ndarray]:
+def trained(strategy: str, rate: float, schedule: RateSchedule) -> dict[str, np.ndarray]:
     staged = strategy in ("1f1b", "samo")
     params = {"stages": 2, "microbatches": 2} if staged else {}
     graph = profile_net(NETS[NET], BATCH // 2, half=strategy == "samo")
@@ -95,7 +95,7 @@ def trained(strategy: str, rate: float, schedule: Schedule) -> dict[str, np.ndar
 @pytest.mark.parametrize("strategy", ["sync", "shadow", "1f1b", "samo"])
 def test_every_worker_learns_with_the_rate_of_its_step(strategy):
     """Half of twice the rate is the rate, to the bit."""
-    wanted = trained(strategy, 0.01, Schedule())
+    wanted = trained(strategy, 0.01, RateSchedule())
     found = trained(strategy, 0.02, read("steps:0.5:0"))
     changed = trained(strategy, 0.01, read("steps:0.5:2"))
     assert all(np.array_equal(found[name], wanted[name]) for name in wanted)

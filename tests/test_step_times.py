@@ -13,7 +13,7 @@ from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import simulate
 from commsched.timeline import measure
-from commsched.timeline.header import Measured
+from commsched.timeline.header import RunHeader
 from commsched.timeline.model import Span, Timeline
 from tests.support.pipeline_plans import shared_nic
 from tests.support.small_plans import machine
@@ -62,7 +62,7 @@ def test_a_launch_takes_its_coding_and_exchanges_without_waiting():
             (0, "between", "b10/exchange", 5.0, 9.0, 0.0),
         )
     ]
-    made = Timeline.of(spans, header=Measured(), plan_hash="", ranks=4)
+    made = Timeline.of(spans, header=RunHeader(), plan_hash="", ranks=4)
     assert moving(made, {"b1/encode", "b1/exchange", "b1/apply"}) == (1.0 + 2.0 + 2.0) / 2
     assert moving(made, {"b10/exchange"}) == 4.0
     assert moving(made, {"b2/exchange"}) == 0.0
@@ -75,7 +75,7 @@ def test_a_step_lasts_as_long_as_time_passes_where_ranks_are_slow_in_turn():
         Span(rank, "compute", "forward", 1 + i // 2, start, end, 0.0, 0)
         for i, (rank, start, end) in enumerate(long)
     ]
-    made = Timeline.of(first + later, header=Measured(), plan_hash="", ranks=2)
+    made = Timeline.of(first + later, header=RunHeader(), plan_hash="", ranks=2)
     assert elapsed(made) == 1.5
     assert measure.iteration_seconds(made)[1] == 2.0
 

@@ -15,7 +15,7 @@ from commsched.program.model import Kind, Op
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import simulate
 from commsched.simulate.placed import EVERY, PlacedTurn, Teams
-from commsched.simulate.turns import Chain, Part
+from commsched.simulate.turns import Chain, TurnPart
 from tests.support.small_plans import graph, machine, shared
 
 SIZES = [4000, 8000, 2000, 6000]
@@ -113,8 +113,8 @@ def test_equal_stages_take_the_time_of_the_paper():
 def test_a_chain_ends_where_its_operations_end_one_after_the_other():
     rng = np.random.default_rng(1)
     op = Op(kind=Kind.COMPUTE, name="", stream="compute")
-    parts = [Part(op, 1.0 + i, 0.0, False, 0.0) for i in range(4)]
-    sums = [Part(op, 0.0, 0.3, True, 0.0) for _ in range(3)]
+    parts = [TurnPart(op, 1.0 + i, 0.0, False, 0.0) for i in range(4)]
+    sums = [TurnPart(op, 0.0, 0.3, True, 0.0) for _ in range(3)]
     chain = Chain(0, (parts[0], sums[0], parts[1], sums[1], parts[2], sums[2], parts[3]))
     start, factor, width = rng.random(6), 1 + rng.random(6), 3
     now, begun, last = start, [], []

@@ -18,7 +18,7 @@ from commsched.errors import CommschedError
 from commsched.timeline import measure, parts
 from commsched.timeline.compare import compare
 from commsched.timeline.file import read, write
-from commsched.timeline.header import Fallback, Measured, Predicted, Switch, Verified
+from commsched.timeline.header import Fallback, Predicted, RunHeader, Switch, Verified
 from commsched.timeline.model import Span, Timeline
 from commsched.timeline.report import comparison_table
 from tests.support import sampling
@@ -29,7 +29,7 @@ COLUMNS = ("rank", "stream", "name", "step", "start", "end", "waited", "nbytes",
 
 HEADERS = (
     Predicted(net="n", steps=3, after={"a": (("b", 1),)}, exchanges={"x": (1.5, 0.0)}),
-    Measured(
+    RunHeader(
         machine="é",
         hosts=("a", "b"),
         placement=(),
@@ -67,7 +67,7 @@ def timelines(draw, most=30):
 
 
 def of(*spans, **fields):
-    fields = {"header": Measured(), "plan_hash": "h", "ranks": 4, "streams": STREAMS} | fields
+    fields = {"header": RunHeader(), "plan_hash": "h", "ranks": 4, "streams": STREAMS} | fields
     return Timeline.of([Span(*s) for s in spans], **fields)
 
 
@@ -131,7 +131,7 @@ def test_spans_that_touch_still_touch_in_the_file_and_after_a_merge(cuts, tmp_pa
 
 
 def test_the_file_is_a_trace_that_viewers_open(tmp_path):
-    t = of((2, "inside", "b0/exchange", 1, 0.5, 0.75, 0.125, 64), header=Measured(hosts=("a",)))
+    t = of((2, "inside", "b0/exchange", 1, 0.5, 0.75, 0.125, 64), header=RunHeader(hosts=("a",)))
     write(tmp_path / "t.json", t)
     data = json.loads((tmp_path / "t.json").read_text())
     assert data["displayTimeUnit"] == "ms"

@@ -15,7 +15,7 @@ from commsched.timeline.attribute import attribute, central
 from commsched.timeline.breakdown import makeup
 from commsched.timeline.chain import Walk
 from commsched.timeline.compare import compare
-from commsched.timeline.header import Measured, Predicted, header_from_data
+from commsched.timeline.header import Predicted, RunHeader, header_from_data
 from commsched.timeline.model import Span, Timeline
 from commsched.timeline.report import comparison_table
 from tests.support import sampling
@@ -289,7 +289,7 @@ def _predicted(on, factor=1.0):
 
 
 def _as_measured(t):
-    return replace(t, header=Measured())
+    return replace(t, header=RunHeader())
 
 
 def _changed(on, **changes):

@@ -13,7 +13,7 @@ from commsched.timeline import measure
 from commsched.timeline.compare import compare
 from commsched.timeline.cycles import totals
 from commsched.timeline.file import write
-from commsched.timeline.header import Measured, Predicted
+from commsched.timeline.header import Predicted, RunHeader
 from commsched.timeline.intervals import Intervals, difference, intersection, union
 from commsched.timeline.model import Span, Timeline
 from commsched.timeline.report import comparison_table
@@ -24,7 +24,7 @@ STREAMS = ("compute", "encode", "inside", "between", "decode")
 
 
 def of(*spans, **fields):
-    fields = {"header": Measured(), "plan_hash": "h", "ranks": 4, "streams": STREAMS} | fields
+    fields = {"header": RunHeader(), "plan_hash": "h", "ranks": 4, "streams": STREAMS} | fields
     return Timeline.of([Span(*s) for s in spans], **fields)
 
 
@@ -204,7 +204,7 @@ def test_golden_table():
     extra = [(0, "inside", "only/here", 2, 9.0, 12.0, 0.0, 0)]
     slow = four_steps(header=Predicted(), speed=1.25)
     measured = of(
-        *four_steps(), *extra, ranks=2, clock_uncertainty=2.75, header=Measured(warnings=("w",))
+        *four_steps(), *extra, ranks=2, clock_uncertainty=2.75, header=RunHeader(warnings=("w",))
     )
     c = compare(slow, measured)
     assert (
@@ -269,7 +269,7 @@ def test_only_the_same_plan_and_ranks_compare():
         compare(four_steps(header=Predicted()), t.select(t.step > 9))
 
 
-@pytest.mark.parametrize("header", [Predicted(), Measured()])
+@pytest.mark.parametrize("header", [Predicted(), RunHeader()])
 def test_two_timelines_of_one_kind_are_the_first_and_the_second(header):
     one = four_steps(header=header)
     text = comparison_table(compare(one, one))

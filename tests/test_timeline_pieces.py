@@ -9,7 +9,7 @@ import pytest
 
 from commsched import files
 from commsched.timeline.file import Writer, read, write
-from commsched.timeline.header import Measured
+from commsched.timeline.header import RunHeader
 from commsched.timeline.intervals import Intervals, batches, difference, slabs, union
 from commsched.timeline.model import Span, Timeline
 from commsched.timeline.parts import CHUNK, PartHeader, PartWriter
@@ -29,7 +29,7 @@ def steps(first, last):
         )
     )
     tables = {"streams": ("compute", "between"), "names": ("x", "b/decide")}
-    return Timeline.of(spans, header=Measured(), plan_hash="h", ranks=RANKS, **tables)
+    return Timeline.of(spans, header=RunHeader(), plan_hash="h", ranks=RANKS, **tables)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from commsched.timeline.attribute import attribute
 from commsched.timeline.compare import compare
 from commsched.timeline.cycles import totals
 from commsched.timeline.file import read, write
-from commsched.timeline.header import Measured, Predicted, header_from_data
+from commsched.timeline.header import Predicted, RunHeader, header_from_data
 from commsched.timeline.measure import communicates
 from commsched.timeline.model import Span, Timeline
 from commsched.timeline.report import comparison_table, rivals_data, rivals_table
@@ -222,7 +222,7 @@ def _leave_parts(path, t, ranks):
 def test_the_command_reports_a_torn_and_a_missing_rank_and_compares_the_rest(tmp_path, capsys):
     one = list(steps(1.0, 1.0, 1.0, 1.0))
     spans = [span._replace(rank=rank) for rank in range(3) for span in one]
-    t = Timeline.of(spans, header=Measured(), plan_hash="h", ranks=3)
+    t = Timeline.of(spans, header=RunHeader(), plan_hash="h", ranks=3)
     write(tmp_path / "p.json", replace(t, header=Predicted()))
     _leave_parts(tmp_path / "m.json", t, [0, 1])
     torn = parts.part_path(tmp_path / "m.json", 1)
@@ -246,7 +246,7 @@ def test_the_command_reports_a_torn_and_a_missing_rank_and_compares_the_rest(tmp
 def test_files_and_parts_keep_what_was_coded(shares, tmp_path_factory):
     path = tmp_path_factory.mktemp("t") / "m.json"
     spans = [Span(0, "inside", f"b{i}", 0, i, i + 1, 0.0, 8, s) for i, s in enumerate(shares)]
-    t = Timeline.of(spans, header=Measured(), plan_hash="h", ranks=1)
+    t = Timeline.of(spans, header=RunHeader(), plan_hash="h", ranks=1)
     write(path, t)
     np.testing.assert_allclose(read(path).coded, shares, rtol=0, atol=1e-9)
     again = path.with_name("again.json")
@@ -270,7 +270,7 @@ def test_files_and_parts_without_coding_read_as_none(tmp_path):
 def test_more_coding_than_time_is_refused(tmp_path):
     spans = [Span(0, "inside", "b", 0, 0.0, 1.0, 0.0, 8, 1.5)]
     with pytest.raises(CommschedError, match=r"coded 1.5 s, outside 0 and its own duration"):
-        write(tmp_path / "m.json", Timeline.of(spans, header=Measured(), plan_hash="", ranks=1))
+        write(tmp_path / "m.json", Timeline.of(spans, header=RunHeader(), plan_hash="", ranks=1))
 
 
 @pytest.mark.parametrize(
@@ -305,5 +305,5 @@ def test_exchanges_of_several_phases_and_votes_are_made_of_something(method, mon
     t = simulate(made, 3).timeline()
     moved = {t.names[i] for i in np.unique(t.name[communicates(t)])}
     assert moved <= t.header.exchanges.keys()
-    why = attribute(t, replace(t, header=Measured()))
+    why = attribute(t, replace(t, header=RunHeader()))
     np.testing.assert_array_equal(why.values, 0.0)

@@ -22,7 +22,7 @@ from commsched.simulate.step_count import STEPS
 from commsched.timeline.compare import compare
 from commsched.timeline.cycles import totals
 from commsched.timeline.file import read, write
-from commsched.timeline.header import Measured, Predicted
+from commsched.timeline.header import Predicted, RunHeader
 from commsched.timeline.model import Span, Timeline
 from commsched.timeline.report import comparison_table
 from commsched.timeline.totals import median
@@ -111,7 +111,7 @@ def test_a_cycle_counts_as_a_whole_however_many_there_are(name):
 def test_a_run_of_fewer_steps_is_compared_on_the_same_steps(run):
     of = scheduled(made("sync"), {2: "ring+fp16"}, refresh=2)
     predicted, longer = (simulate(of, steps).timeline() for steps in (run, run + 1))
-    measured = replace(predicted, header=Measured(net="n", steps=run))
+    measured = replace(predicted, header=RunHeader(net="n", steps=run))
     found, want = compare(longer, measured), totals(measured)
     for what in ("iteration", "exposed", "hidden", "sent"):
         pair = getattr(found, what)
@@ -190,7 +190,7 @@ def test_every_command_and_the_page_say_the_same_numbers(ranks, tmp_path, capsys
     want = [told[name] for name in names]
     assert [shown[name] for name in names] == pytest.approx(want, rel=1e-6)  # whole ns in a file
     run = simulate(plan_file.read(of), 11).timeline()
-    write(m, replace(run, header=Measured()))
+    write(m, replace(run, header=RunHeader()))
     compared = data(capsys, "compare", p, m)
     for what in ("iteration", "exposed", "hidden", "sent"):
         unit = "bytes" if what == "sent" else "seconds"
@@ -214,7 +214,7 @@ def test_one_step_has_no_iteration(tmp_path, capsys):
     assert "--steps must be at least 2" in capsys.readouterr().err
     one = Timeline.of(
         [Span(0, "compute", "f", 0, 0.0, 1.0, 0.0, 0)],
-        header=Measured(),
+        header=RunHeader(),
         plan_hash="h",
         ranks=1,
     )
@@ -231,7 +231,7 @@ def test_the_order_of_two_files_does_not_turn_the_signs(tmp_path, capsys):
     p, m = str(tmp_path / "p.json"), str(tmp_path / "m.json")
     found = simulate(made("sync"), 5).timeline()
     write(p, found)
-    write(m, replace(found, header=Measured(), end=found.end * 1.5, start=found.start * 1.5))
+    write(m, replace(found, header=RunHeader(), end=found.end * 1.5, start=found.start * 1.5))
     right = data(capsys, "compare", p, m)
     assert right["iteration_median"]["error"] == pytest.approx(-1 / 3, rel=1e-4)
     assert main(["compare", m, p, "--json"]) == 0
@@ -288,7 +288,7 @@ def test_seconds_that_a_training_measures_apart_are_found_in_the_prediction(data
     predicted = read(tmp_path / "p.json")
     other = {"forward/l1": "data", "backward/l1": "optimizer"}
     names = tuple(other.get(name, name) for name in predicted.names)
-    found = compare(predicted, replace(predicted, header=Measured(), names=names))
+    found = compare(predicted, replace(predicted, header=RunHeader(), names=names))
     assert set(found.only_measured) == {"data", "optimizer"}
     where = {"optimizer": "the apply of the launches"}
     where |= {"data": "the forward of l0"} if data else {}

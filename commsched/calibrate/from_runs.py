@@ -13,7 +13,7 @@ from commsched.machine.fabric import HeldOut
 from commsched.machine.model import Machine
 from commsched.plan.model import Plan
 from commsched.simulate.engine import simulate
-from commsched.timeline.header import Measured
+from commsched.timeline.header import RunHeader
 from commsched.timeline.measure import iteration_seconds, settled
 from commsched.timeline.model import Timeline
 from commsched.units import count
@@ -30,7 +30,7 @@ DOUBTS = {name: max(OFF, doubt) for name, doubt in (FACTORS | COMPUTING).items()
 
 
 @dataclass(frozen=True)
-class Run:
+class MeasuredRun:
     """A plan, and what the phases of its launches took."""
 
     plan: Plan  # of the launches that were in use last, as if from the first step
@@ -54,11 +54,11 @@ class Run:
         return found
 
 
-def matched(timelines: Mapping[str, Timeline], plans: Sequence[Plan]) -> list[Run]:
+def matched(timelines: Mapping[str, Timeline], plans: Sequence[Plan]) -> list[MeasuredRun]:
     """Find the plan of each measured timeline by its hash; `timelines` are named by their files."""
     by_hash = {plan.hash: plan for plan in plans}
     for name, timeline in timelines.items():
-        if not isinstance(timeline.header, Measured):
+        if not isinstance(timeline.header, RunHeader):
             raise CommschedError(f"{name}: a {timeline.kind} timeline; give a measured one")
         if timeline.header.switches:
             raise CommschedError(f"{name}: its plan changed on the way; give a run of one plan")
@@ -69,7 +69,7 @@ def matched(timelines: Mapping[str, Timeline], plans: Sequence[Plan]) -> list[Ru
     return [_run(name, t, by_hash[t.plan_hash]) for name, t in timelines.items()]
 
 
-def _run(name: str, timeline: Timeline, plan: Plan) -> Run:
+def _run(name: str, timeline: Timeline, plan: Plan) -> MeasuredRun:
     """Reduce a timeline to medians of its phases, without their first step, which warms up."""
     plan, begin = _in_use(plan, int(timeline.step.max(initial=0)))
     timeline = timeline.select(timeline.step >= begin)
@@ -91,7 +91,7 @@ def _run(name: str, timeline: Timeline, plan: Plan) -> Run:
             " give a longer run of a sync plan"
         )
     step = float(np.nanmedian(iteration_seconds(timeline)[settled(timeline)]))
-    return Run(plan, step, _some(times_of(cell, table), phases), phases)
+    return MeasuredRun(plan, step, _some(times_of(cell, table), phases), phases)
 
 
 def _in_use(plan: Plan, step: int) -> tuple[Plan, int]:
@@ -123,7 +123,7 @@ class Fitted:
     before: tuple[HeldOut, ...]  # exchanges that the fit did not see, on the machine as it was
 
 
-def fitted(machine: Machine, runs: Sequence[Run]) -> Fitted:
+def fitted(machine: Machine, runs: Sequence[MeasuredRun]) -> Fitted:
     """Fit the numbers of a machine to runs of as many ranks; every third launch is held out."""
     for run in runs:
         if run.plan.machine.node_of_rank != machine.node_of_rank:
@@ -146,7 +146,7 @@ def fitted(machine: Machine, runs: Sequence[Run]) -> Fitted:
     )
 
 
-def _held_out(machine: Machine, runs: Sequence[Run]) -> list[HeldOut]:
+def _held_out(machine: Machine, runs: Sequence[MeasuredRun]) -> list[HeldOut]:
     return [
         HeldOut(
             name=f"{launch.name} by {launch.method}",
@@ -166,7 +166,7 @@ def _held_out(machine: Machine, runs: Sequence[Run]) -> list[HeldOut]:
     ]
 
 
-def _whole(run: Run, times: CellTimes) -> Floats:
+def _whole(run: MeasuredRun, times: CellTimes) -> Floats:
     """Return the s of each launch's exchanges, (launches,); 0 where none was measured."""
     found = np.zeros(len(run.plan.launches))
     np.add.at(found, times.cell, times.exchange)

@@ -7,7 +7,7 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched.machine.model import Group, Link, Nic
-from commsched.run.engine.probe import Arena, Exchanges, Silent, sleeping_barrier
+from commsched.run.engine.probe import Arena, ProbeExchanges, Silent, sleeping_barrier
 from commsched.run.job import agree
 from commsched.run.job.clock import now
 
@@ -42,7 +42,7 @@ def measure(comm: MPI.Intracomm, group: Group, arena: Arena, budget: float) -> L
     """Measure all link classes in about `budget` s; ranks that do not take part sleep."""
     node, found = group.nodes[comm.rank], Links()
     nodes = len(group.members)
-    local = Exchanges(comm.Split(node, comm.rank), arena)
+    local = ProbeExchanges(comm.Split(node, comm.rank), arena)
     share = budget / (1 if nodes == 1 else 3)
     found.inside, found.startup = curve(local, share)
     sleeping_barrier(comm)
@@ -88,7 +88,7 @@ def _among(
     part = comm.Split(color, comm.rank)
     link, startup = NOTHING, 0.0
     if color == 0:
-        link, startup = curve(Exchanges(part, arena), budget)
+        link, startup = curve(ProbeExchanges(part, arena), budget)
     sleeping_barrier(comm)
     points = np.zeros((len(SIZES), 2))
     points[: len(link.points)] = link.points or np.zeros((0, 2))
@@ -104,7 +104,7 @@ def _among(
     return link, told[0]
 
 
-def curve(exchanges: Exchanges, budget: float) -> tuple[Link, float]:
+def curve(exchanges: ProbeExchanges, budget: float) -> tuple[Link, float]:
     """Measure a link class and the start-up of an exchange by rings of several sizes.
 
     An exchange of h hops of n bytes takes S + h (L + 2 o + w(n)) from rest. Rings of tiny messages
@@ -133,7 +133,7 @@ def curve(exchanges: Exchanges, budget: float) -> tuple[Link, float]:
     return link, startup
 
 
-def _ring_times(exchanges: Exchanges, budget: float, share: float) -> list[float]:
+def _ring_times(exchanges: ProbeExchanges, budget: float, share: float) -> list[float]:
     """Return the s of a ring by size, the least of several turns: a disturbance only lengthens it.
 
     Each measurement takes about `share` s. Turns go on while the two longest rings take as long.
@@ -193,7 +193,7 @@ def _burst(comm: MPI.Intracomm, ranks: list[int], arena: Arena, link: Link, budg
     numel = min(int(LUMP / link.per_byte), SIZES[-1]) // 4
     found = 0.0
     if comm.rank in ranks:
-        exchanges = Exchanges(part, arena)
+        exchanges = ProbeExchanges(part, arena)
         least, one, two = (
             exchanges.seconds("doubling", Silent(), n, budget / 3)
             for n in (SIZES[0] // 4, numel, 2 * numel)
@@ -219,7 +219,7 @@ def _slow_nodes(comm: MPI.Intracomm, group: Group, arena: Arena, budget: float) 
         part = comm.Split(0 if comm.rank in ranks else MPI.UNDEFINED, comm.rank)
         seconds = 0.0
         if comm.rank in ranks:
-            seconds = Exchanges(part, arena).ring(PAIR, budget / nodes)
+            seconds = ProbeExchanges(part, arena).ring(PAIR, budget / nodes)
         sleeping_barrier(comm)
         pairs[number] = agree.broadcast_numbers(ranks[0], [seconds], comm)[0]
     best = np.minimum(pairs, np.roll(pairs, 1))
@@ -245,7 +245,7 @@ def _shared_port(
     seconds = [0.0, 0.0]
     if taking:
         assert isinstance(together, MPI.Intracomm)
-        lane, each = Exchanges(part, arena), budget / 2 / MOST
+        lane, each = ProbeExchanges(part, arena), budget / 2 / MOST
         turns = [[lane.ring(int(n), each, together) for n in sizes] for _ in range(MOST)]
         seconds = np.min(turns, axis=0).tolist()
     sleeping_barrier(comm)

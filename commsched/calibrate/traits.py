@@ -12,7 +12,7 @@ from commsched.arrays import Array
 from commsched.coding.registry import CODECS
 from commsched.exchange.endpoint import GatheringEndpoint
 from commsched.machine.model import Machine
-from commsched.run.engine.probe import Arena, Exchanges, median_seconds, sleeping_barrier
+from commsched.run.engine.probe import Arena, ProbeExchanges, median_seconds, sleeping_barrier
 from commsched.run.engine.transfer import begin
 from commsched.run.engine.wait_for_messages import complete
 from commsched.run.job import agree, clock
@@ -77,7 +77,7 @@ def progress(comm: MPI.Intracomm, arena: Arena, budget: float) -> dict[str, floa
     "thread": a thread polls, as in `run`, while the rank waits for an accelerator; "thread, busy
     cores": it polls while the rank's processor computes; "none": no poll until the compute is over.
     """
-    exchanges = Exchanges(comm, arena)
+    exchanges = ProbeExchanges(comm, arena)
     numel = _hidden_size(exchanges)
     alone = exchanges.seconds("ring", CODECS["dense"], numel, budget / 4)
     found = {}
@@ -93,7 +93,7 @@ def progress(comm: MPI.Intracomm, arena: Arena, budget: float) -> dict[str, floa
     return found
 
 
-def _hidden_size(exchanges: Exchanges) -> int:
+def _hidden_size(exchanges: ProbeExchanges) -> int:
     """Return the number of elements whose exchange lasts about UNDER."""
     numel = 2**16
     while numel < len(exchanges.arena.values) // 4:

@@ -13,7 +13,7 @@ from commsched.text_table import table
 from commsched.units import nbytes, seconds
 
 if TYPE_CHECKING:
-    from commsched.lab.bench.device_buffers import Buffers
+    from commsched.lab.bench.device_buffers import BufferSeconds
     from commsched.lab.bench.gpu_report import GpuReportOptions
 
 HEADER = ("codec", "fewest bytes", "time", "spread", "copy", "of copy", "asked", "extra memory")
@@ -79,7 +79,7 @@ def _asked(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
     return f"< {row['asked']:.0%} of {SELECTION}{share}"
 
 
-def show_buffers(found: "Buffers", args: argparse.Namespace) -> None:
+def show_buffers(found: "BufferSeconds", args: argparse.Namespace) -> None:
     """Print rates and bars of messages; write them to --output, if given."""
     plain = {**found._asdict(), "of_copy": found.of_copy, "of_staged": found.of_staged}
     if args.output is not None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from commsched.planner.auto.choose import Choice
+from commsched.planner.auto.choose import ChosenStrategy
 from commsched.planner.auto.reasons import left_out, reasons
 from commsched.planner.auto.rows import SHARE, Row
 from commsched.text_table import table
@@ -23,7 +23,7 @@ HEADER = (
 RIGHT = {1, 2, 3, 4, 5, 6}
 
 
-def lines(choice: Choice, every: bool) -> list[str]:
+def lines(choice: ChosenStrategy, every: bool) -> list[str]:
     """Return the table of the best row of each strategy, or of all rows, and the reasons."""
     rows = choice.rows if every else choice.best
     ranks = choice.winner.plan.machine.size
@@ -38,7 +38,7 @@ def lines(choice: Choice, every: bool) -> list[str]:
     ]
 
 
-def _row(choice: Choice, one: Row) -> tuple[str, ...]:
+def _row(choice: ChosenStrategy, one: Row) -> tuple[str, ...]:
     times = one.times
     return (
         one.told.words,
@@ -53,13 +53,13 @@ def _row(choice: Choice, one: Row) -> tuple[str, ...]:
     )
 
 
-def _verdict(choice: Choice, one: Row) -> str:
+def _verdict(choice: ChosenStrategy, one: Row) -> str:
     if one is choice.winner:
         return "chosen"
     return "runner-up" if one is choice.runner_up else one.refused or "slower"
 
 
-def data(choice: Choice) -> dict[str, Any]:
+def data(choice: ChosenStrategy) -> dict[str, Any]:
     """Return all rows and the reasons as JSON data, in s and B."""
     return {
         "rows": [_data(choice, one) for one in choice.rows],
@@ -73,7 +73,7 @@ def data(choice: Choice) -> dict[str, Any]:
     }
 
 
-def _data(choice: Choice, one: Row) -> dict[str, Any]:
+def _data(choice: ChosenStrategy, one: Row) -> dict[str, Any]:
     times = one.times
     return {
         "strategy": one.candidate.strategy,

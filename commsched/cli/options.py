@@ -83,7 +83,7 @@ class ListOption:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class OptionGroup:
     """Options under a title of their own, or without a title options of which one may be given."""
 
     options: Sequence[Flag | Option | ListOption]
@@ -167,7 +167,7 @@ def output_file(text: str) -> Path:
     return path
 
 
-Table: TypeAlias = Sequence[Flag | Option | ListOption | Group]
+Table: TypeAlias = Sequence[Flag | Option | ListOption | OptionGroup]
 
 TRAINABLE = "mlp, cnn, words, gpt, moe, autoencoder or bigrams, with sizes: gpt:128:4:4"
 DEVICE = Option("--device", "D", "cpu or cuda", default="cpu")

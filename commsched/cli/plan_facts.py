@@ -9,7 +9,7 @@ from commsched.machine.ports import network, network_data
 from commsched.machine.trust import doubts, errors_of
 from commsched.net.compute import compute_data, origin
 from commsched.plan.model import Plan
-from commsched.planner.auto.learning import Cost
+from commsched.planner.auto.learning import LearningCost
 from commsched.planner.auto.rows import learning
 from commsched.planner.limits.memory import needed
 from commsched.planner.reasons import verdict
@@ -39,7 +39,7 @@ def facts(made: Plan, every: bool = True) -> list[str]:
     return [line for line in lines if line]
 
 
-def _cost_in_learning(made: Plan) -> Cost:
+def _cost_in_learning(made: Plan) -> LearningCost:
     return learning(made, STRATEGIES[made.strategy].batches(made))
 
 

@@ -12,7 +12,7 @@ from commsched.machine.model import Group, Link, Machine
 
 
 @dataclass(frozen=True, eq=False)
-class _Ports:
+class _LeavingPorts:
     """What the children of a level have to leave by, for each member of a group."""
 
     of: Ints  # (p,) the port of each member
@@ -54,7 +54,7 @@ class Climb:
         self._child = [ranks // (shapes[k - 1].size if k else 1) for k in range(len(levels))]
         self._switch = switches(levels, ranks)
         self._tori = {k: _Torus(x, self._child[k]) for k, x in enumerate(levels) if x.torus}
-        self._ports: list[_Ports | None] = []
+        self._ports: list[_LeavingPorts | None] = []
         node, rates = place_of_node(levels), port_rates(levels)
         rails = 1
         for k, (level, below) in enumerate(zip(levels, switches_below(levels, ranks), strict=True)):
@@ -62,15 +62,15 @@ class Climb:
             if not rates[k]:
                 self._ports.append(None)
             elif nic is None:
-                self._ports.append(_Ports(below, rates[k] * rails))
+                self._ports.append(_LeavingPorts(below, rates[k] * rails))
             else:
                 per_byte = np.full(len(ranks), nic.per_byte)
                 for slow in level.overrides:
                     per_byte[self._child[k] == slow.child] = nic.of(slow.link)
                 if k == node + 1 and node_ports is not None:
-                    self._ports.append(_Ports(node_ports, per_byte))
+                    self._ports.append(_LeavingPorts(node_ports, per_byte))
                 else:
-                    self._ports.append(_Ports(below, per_byte / nic.per_node * rails))
+                    self._ports.append(_LeavingPorts(below, per_byte / nic.per_node * rails))
             rails = level.rails
 
     def wire(self, src: Ints, dst: Ints) -> Wire:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from commsched.cost.closed_terms import Circle, Load, Site, Size, sampled
+from commsched.cost.closed_terms import Circle, Load, MessageSize, Site, sampled
 from commsched.cost.closed_tree import TreeSite
 from commsched.cost.pattern import once
 from commsched.cost.wire import Wire
@@ -263,7 +263,7 @@ def _stretch(site: Site) -> int:
     return 1 if site.ranks & (site.ranks - 1) == 0 else 2
 
 
-def _chain(site: Site, circle: Circle, *halves: tuple[Size, bool]) -> Cost:
+def _chain(site: Site, circle: Circle, *halves: tuple[MessageSize, bool]) -> Cost:
     """Rounds around a circle, each waiting for the one before; halves: sizes (rounds,), add.
 
     Data travels from hop to hop; the slowest port, or the processor, serves every round.
@@ -304,7 +304,7 @@ def _round(
     """
     low = int(merged)
     nbytes, raw = load.size(share, np.array([low, low + 1]))
-    size = Size(nbytes[:1] + (merged - low) * (nbytes[1:] - nbytes[:1]), raw)
+    size = MessageSize(nbytes[:1] + (merged - low) * (nbytes[1:] - nbytes[:1]), raw)
     port = wire.drained if last else wire.port
     hop = wire.hop(size.wire) + site.coding.merge(size, add)
     seconds = site.coding.code(size) + np.maximum(hop, port(size.wire))

@@ -22,7 +22,7 @@ ALL = 16  # distances that count each; a greater one stands for those up to the 
 STEP = 1.5  # which is so many times as far
 
 
-class Size(NamedTuple):
+class MessageSize(NamedTuple):
     """Sizes of messages: wire [B], and raw [B] of float32 values that the codec reads or writes."""
 
     wire: Floats
@@ -35,11 +35,11 @@ class Coding:
 
     rate: CodecRate
 
-    def code(self, size: Size) -> float:
+    def code(self, size: MessageSize) -> float:
         """Seconds to encode a message."""
         return self.rate.fixed + size.raw * self.rate.encode if self.rate.encode else 0.0
 
-    def merge(self, size: Size, add: bool) -> Floats:
+    def merge(self, size: MessageSize, add: bool) -> Floats:
         """Seconds to add or decode what arrived."""
         rate = self.rate
         if add:
@@ -55,18 +55,18 @@ class Load:
         self._payload = payload
         self._first, self._stop = np.array([0]), np.array([schedule.blocks])
 
-    def size(self, share: float, merged: Ints) -> Size:
+    def size(self, share: float, merged: Ints) -> MessageSize:
         """Return messages of `share` of all blocks that sum `merged` ranks, (rounds,).
 
         The expected bytes of a run are a header and a part that adds up over runs; with coded
         indices this is approximate.
         """
         if self._payload.sizes is not None:
-            return Size(np.full(len(merged), self._payload.packets * share), 0.0)
+            return MessageSize(np.full(len(merged), self._payload.packets * share), 0.0)
         header = self._payload.wire(self._first, self._first, merged)
         whole = self._payload.wire(self._first, self._stop, merged)
         wire = np.broadcast_to(header + (whole - header) * share, merged.shape)
-        return Size(wire, float(self._payload.raw(self._first, self._stop)[0]) * share)
+        return MessageSize(wire, float(self._payload.raw(self._first, self._stop)[0]) * share)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from commsched.arrays import Floats, Ints
 from commsched.cost.pattern import Pattern
 from commsched.exchange.payload import Payload, Payloads
 from commsched.machine.model import Machine
-from commsched.schedule.rounds import Round, Rows, Schedule
+from commsched.schedule.rounds import Round, RoundRows, Schedule
 
 
 class MessageWork(NamedTuple):
@@ -27,7 +27,7 @@ class MessageWork(NamedTuple):
 class _Table(NamedTuple):
     """The work of every row of a table of runs."""
 
-    rows: Rows  # keeps the objects alive, because their ids are keys
+    rows: RoundRows  # keeps the objects alive, because their ids are keys
     wire: Floats
     busy: Floats | None  # None: depends on the link of each move
     alone: Floats | None  # None: as `busy`
@@ -117,7 +117,7 @@ class Works:
         around[..., :turn] = values[..., split:]
         return around
 
-    def _tabled(self, rows: Rows, rnd: Round, pattern: Pattern) -> _Table | None:
+    def _tabled(self, rows: RoundRows, rnd: Round, pattern: Pattern) -> _Table | None:
         """Return a table of the runs of a round that goes around: row i + m = row i for m moves."""
         if self._grows and rnd.add:
             return None
@@ -131,7 +131,7 @@ class Works:
                 self._table = self._fill(rows, rnd, pattern)
         return self._table
 
-    def _fill(self, rows: Rows, rnd: Round, pattern: Pattern) -> _Table:
+    def _fill(self, rows: RoundRows, rnd: Round, pattern: Pattern) -> _Table:
         wire = self._payload.wire(rows.first, rows.stop, rnd.merged)
         code, merge = self._coding(rows.first, rows.stop, rnd.add, wire, self._share(rnd))
         known = pattern.wire.speed is not None

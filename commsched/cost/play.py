@@ -30,7 +30,7 @@ class Played:
     formula: bool = False  # whether a closed form made it, and not the play of its moves
 
 
-class Run(NamedTuple):
+class ExchangeRun(NamedTuple):
     """An exchange to play: members of a group that arrive at `start`, (p,) s."""
 
     payload: Payload
@@ -124,7 +124,7 @@ def moves_up_to(schedule: Schedule, limit: int) -> int:
     return moves
 
 
-def play_all(schedule: Schedule, group: Group, runs: Sequence[Run]) -> list[Played]:
+def play_all(schedule: Schedule, group: Group, runs: Sequence[ExchangeRun]) -> list[Played]:
     """Play exchanges of one schedule side by side, each as `play` does alone, equal ones once.
 
     Machines may differ in their links; ports that pass bytes in bursts are played alone.
@@ -151,13 +151,13 @@ def play_all(schedule: Schedule, group: Group, runs: Sequence[Run]) -> list[Play
     return [found[i] for i in same]
 
 
-def _identity(one: Run) -> tuple[object, ...]:
+def _identity(one: ExchangeRun) -> tuple[object, ...]:
     """Return what tells an exchange from others, by the objects that it has."""
     rest = one.rest if isinstance(one.rest, float) else id(one.rest)
     return id(one.payload), id(one.machine), one.start.tobytes(), rest
 
 
-def _beside(one: Run, other: Run) -> bool:
+def _beside(one: ExchangeRun, other: ExchangeRun) -> bool:
     """Tell whether two exchanges can be played side by side."""
     if one.payload.codec is not other.payload.codec:
         return False

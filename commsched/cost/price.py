@@ -13,7 +13,7 @@ from commsched.arrays import Floats
 from commsched.coding.codec import Codec
 from commsched.cost.closed import closed
 from commsched.cost.pattern import once
-from commsched.cost.play import Played, Run, moves_up_to, play_all
+from commsched.cost.play import ExchangeRun, Played, moves_up_to, play_all
 from commsched.exchange.method import Choice, Method, Phase, resolved
 from commsched.exchange.pair import route
 from commsched.exchange.payload import Payload
@@ -68,11 +68,11 @@ def exchange(
     latest start on, which include the start-up. `taken`: the algorithm, if another machine
     decides.
     """
-    asked = Exchange(schedule, payload, machine, group, start, rest, taken)
+    asked = ToPrice(schedule, payload, machine, group, start, rest, taken)
     return exchanges([asked], limit)[0]
 
 
-class Exchange(NamedTuple):
+class ToPrice(NamedTuple):
     """An exchange to price; see `exchange`."""
 
     schedule: Schedule
@@ -97,14 +97,14 @@ class _Route(NamedTuple):
     then: Callable[[Played], Played] | None = None
 
 
-def exchanges(asked: Sequence[Exchange], limit: int = LIMIT) -> list[Played]:
+def exchanges(asked: Sequence[ToPrice], limit: int = LIMIT) -> list[Played]:
     """Price exchanges, each alone as `exchange` does; those of one schedule are played together."""
     routes = [_route(one, limit) for one in asked]
     played = _routed([route for route in routes if isinstance(route, _Route)])
     return [next(played) if isinstance(route, _Route) else route for route in routes]
 
 
-def _route(asked: Exchange, limit: int) -> _Route | Played:
+def _route(asked: ToPrice, limit: int) -> _Route | Played:
     """Return what to play of an exchange, or its costs where nothing has to be played."""
     schedule, payload, machine, group, start, rest, taken = asked
     if group.size == 1 or (not schedule.library and moves_up_to(schedule, 0) == 0):
@@ -189,7 +189,7 @@ def _routed(routes: Sequence[_Route]) -> Iterator[Played]:
                 continue
         together.setdefault((schedule, group), []).append(i)
     for (schedule, group), where in together.items():
-        runs = [Run(*routes[i][1:3], *routes[i][4:6]) for i in where]
+        runs = [ExchangeRun(*routes[i][1:3], *routes[i][4:6]) for i in where]
         found |= zip(where, play_all(schedule, group, runs), strict=True)
     for i, one in enumerate(routes):
         yield found[i] if one.then is None else one.then(found[i])
@@ -273,10 +273,10 @@ def price(
     A choice counts as its votes and its expected phase.
     """
     steps = price_steps(method, spec, machine, group)
-    one: Price | Exchange | None = next(steps)
+    one: Price | ToPrice | None = next(steps)
     found: Price | None = None
     while one is not None:
-        if isinstance(one, Exchange):
+        if isinstance(one, ToPrice):
             one = steps.send(exchanges([one], limit)[0])
         else:
             found, one = one, next(steps, None)
@@ -286,7 +286,7 @@ def price(
 
 def price_steps(
     method: Method, spec: BucketSpec, machine: Machine, group: Group
-) -> Generator[Price | Exchange, Played | None, None]:
+) -> Generator[Price | ToPrice, Played | None, None]:
     """Yield what is known of the price of a method with each phase, and exchanges to price.
 
     Whoever asks sends the costs of an exchange back, and may price those of several methods and
@@ -305,7 +305,7 @@ def price_steps(
         decode += phase.give_seconds(device)
         yield Price(encode=encode, exchange=seconds, decode=decode, sent=sent, messages=messages)
         schedule, payload = phase.schedule, phase.payload
-        own = yield Exchange(schedule, payload, machine, group, start)
+        own = yield ToPrice(schedule, payload, machine, group, start)
         assert own is not None
         played.append(own)
         seconds += sum(float(part.end.max()) for part in played)

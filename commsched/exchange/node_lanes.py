@@ -20,7 +20,7 @@ from commsched.schedule.rounds import Goal, Round, Schedule
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Teams:
+class NodeLanes:
     """N nodes of K lanes: K ranks in a node share its data, N ranks in a lane share its blocks."""
 
     nodes: int
@@ -59,7 +59,7 @@ def places_in(ranks: Ints) -> Ints:
 
 
 @lru_cache(maxsize=64)
-def teams(group: Group) -> Teams | None:
+def teams(group: Group) -> NodeLanes | None:
     """Return the two levels of a group; None if it has one, or nodes of different sizes.
 
     Sums go around rings inside nodes, where links are alike; along lanes every packet goes straight
@@ -78,7 +78,7 @@ def teams(group: Group) -> Teams | None:
     def made(name: str, goal: Goal, blocks: int, rounds: Callable[[], Iterator[Round]]) -> Schedule:
         return Schedule(name=name, goal=goal, ranks=group.size, blocks=blocks, rounds=rounds)
 
-    return Teams(
+    return NodeLanes(
         nodes=nodes,
         lanes=lanes,
         node=node,

@@ -74,7 +74,7 @@ def whole(gradient: Array | Rows, numel: int) -> Array:
     return dense
 
 
-class Part(NamedTuple):
+class RowsPart(NamedTuple):
     """Elements [start, stop) of a tensor that is handed over as rows."""
 
     rows: Rows
@@ -86,7 +86,7 @@ class Part(NamedTuple):
         return self.rows.summed.part(self.start, self.stop)
 
 
-def as_list(parts: dict[int, Part], gradient: Array, runs: Sequence[slice]) -> Listed:
+def as_list(parts: dict[int, RowsPart], gradient: Array, runs: Sequence[slice]) -> Listed:
     """Return a bucket of pieces at `runs` as one list; pieces that are no parts are scanned."""
     module = module_of(gradient)
     together = _together(parts, runs) if here(gradient) else None
@@ -99,7 +99,7 @@ def as_list(parts: dict[int, Part], gradient: Array, runs: Sequence[slice]) -> L
     return Listed(module.concatenate(index), module.concatenate([each.values for each in found]))
 
 
-def _together(parts: dict[int, Part], runs: Sequence[slice]) -> Rows | None:
+def _together(parts: dict[int, RowsPart], runs: Sequence[slice]) -> Rows | None:
     """Return a bucket whose pieces are all rows of one width as rows of the bucket, else None."""
     found = [parts[run.start] for run in runs if run.start in parts]
     widths = {part.rows.width for part in found}
@@ -120,7 +120,7 @@ def _together(parts: dict[int, Part], runs: Sequence[slice]) -> Rows | None:
     return Rows(np.concatenate(number), np.concatenate(values))
 
 
-def write(parts: dict[int, Part], gradient: Array) -> None:
+def write(parts: dict[int, RowsPart], gradient: Array) -> None:
     """Write parts densely to their places in a bucket."""
     for at, part in parts.items():
         index, values = part.listed()

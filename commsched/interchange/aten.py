@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from commsched.interchange.kineto_events import Event
+from commsched.interchange.kineto_events import KinetoEvent
 
 Shape = tuple[int, ...]
 
@@ -51,7 +51,7 @@ def flops(name: str, inputs: Sequence[Shape], output: Shape = (), stated: Any = 
     return 0.0
 
 
-def recorded_flops(event: Event) -> float:
+def recorded_flops(event: KinetoEvent) -> float:
     """Return the operations of a recorded operator."""
     if not event.name.startswith("aten::"):
         return 0.0

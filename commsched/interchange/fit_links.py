@@ -33,7 +33,7 @@ Factors = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Task:
+class FitTask:
     """What is predicted of a series, on which machine."""
 
     series: Series
@@ -97,7 +97,7 @@ def _sum(on: Machine, group: Group, size: float) -> float:
     return price(find_method("native+dense"), spec, on, group).exchange
 
 
-def task(machine: Machine, series: Series, place: str = "") -> Task:
+def task(machine: Machine, series: Series, place: str = "") -> FitTask:
     """Put a series on the machine; an error if the machine has no such ranks.
 
     place: "inside" or "between" nodes, or a level of the machine; "": what the series tells.
@@ -106,7 +106,7 @@ def task(machine: Machine, series: Series, place: str = "") -> Task:
     _check_hosts(series, place, 1 if len(lanes) == 1 else machine.nodes)
     if place and place not in PLACES:
         ranks = ranks_of(machine, level_of(machine, place), series)
-        return Task(series, replace(machine, native=()), place, ranks)
+        return FitTask(series, replace(machine, native=()), place, ranks)
     alone = len(lanes) == 1 or (not lanes and machine.nodes == 1)
     if place == "inside" or (alone and not place):
         width = machine.everyone.lanes if not lanes else lanes[0]
@@ -121,7 +121,7 @@ def task(machine: Machine, series: Series, place: str = "") -> Task:
             f" {machine.nodes} x {machine.everyone.lanes}; nearest: --nodes {len(lanes)} --lanes"
             f" {lanes[0]}"
         )
-    found = Task(series, replace(on, native=()), place)
+    found = FitTask(series, replace(on, native=()), place)
     if sum(lanes) == 1 or (series.kind == ALL_REDUCE and found.group.size == 1):
         raise CommschedError(
             f"{series.path}: {series.title} of one rank shows nothing of a link; measure 2 or more"
@@ -146,14 +146,14 @@ def _check_hosts(series: Series, place: str, nodes: int) -> None:
         )
 
 
-class Fit(NamedTuple):
+class FittedLinks(NamedTuple):
     """A machine with fitted links, and the errors of the sizes left out by place, of 1."""
 
     machine: Machine
     errors: dict[str, list[float]]
 
 
-def fitted(machine: Machine, tasks: Sequence[Task]) -> Fit:
+def fitted(machine: Machine, tasks: Sequence[FitTask]) -> FittedLinks:
     """Fit latency and rate of the links inside and between nodes, or of levels; note the errors.
 
     Least squares of logarithms over two of three sizes, damped towards the machine's own numbers.
@@ -192,10 +192,10 @@ def fitted(machine: Machine, tasks: Sequence[Task]) -> Fit:
     told = f"fitted to {', '.join(dict.fromkeys(Path(t.series.path).name for t in tasks))}"
     source = f"{machine.source}; links {told}"
     scaled = scaled_links(machine, factors, told)
-    return Fit(replace(scaled, held_out=tuple(held), source=source), errors)
+    return FittedLinks(replace(scaled, held_out=tuple(held), source=source), errors)
 
 
-def _check_sizes(tasks: Sequence[Task]) -> None:
+def _check_sizes(tasks: Sequence[FitTask]) -> None:
     """Refuse a series with too few sizes that can be predicted."""
     for each in tasks:
         if len(each.points) < LEAST:
@@ -206,14 +206,14 @@ def _check_sizes(tasks: Sequence[Task]) -> None:
             )
 
 
-def _start(machine: Machine, tasks: Sequence[Task]) -> Machine:
+def _start(machine: Machine, tasks: Sequence[FitTask]) -> Machine:
     """Return a machine from whose links a fit by factors can reach what was measured."""
     for each in tasks:
         machine = relinked_at(machine, each.place, partial(_started, each))
     return machine
 
 
-def _started(task: Task, link: Link) -> Link:
+def _started(task: FitTask, link: Link) -> Link:
     """Begin from some latency, and from overheads of half of the shortest message at most."""
     if task.series.kind == STREAM:
         return link
@@ -221,7 +221,9 @@ def _started(task: Task, link: Link) -> Link:
     return replace(link, latency=link.latency or least, overhead=min(link.overhead, least / 4))
 
 
-def _stages(machine: Machine, tasks: Sequence[Task]) -> Iterator[tuple[list[str], list[Task]]]:
+def _stages(
+    machine: Machine, tasks: Sequence[FitTask]
+) -> Iterator[tuple[list[str], list[FitTask]]]:
     """Yield names of factors with the tasks that show them: of two places, then level by level."""
     plain = [each for each in tasks if not each.ranks]
     if plain:
@@ -233,7 +235,7 @@ def _stages(machine: Machine, tasks: Sequence[Task]) -> Iterator[tuple[list[str]
             yield [f"{what} {level.name}" for what in ("latency", "bytes", *shares)], some
 
 
-def _shown(name: str, tasks: Sequence[Task]) -> bool:
+def _shown(name: str, tasks: Sequence[FitTask]) -> bool:
     """Tell whether a factor changes the prediction of any task."""
     tried = np.exp(_doubt([name])[0] * np.array([-1.0, 0.0, 1.0]))
     found = ([each.seconds({name: by}) for by in tried.tolist()] for each in tasks)
@@ -246,7 +248,7 @@ def _doubt(names: Sequence[str]) -> Floats:
 
 
 def _fit(
-    tasks: Sequence[Task], known: Factors, names: Sequence[str], starts: Sequence[Floats]
+    tasks: Sequence[FitTask], known: Factors, names: Sequence[str], starts: Sequence[Floats]
 ) -> dict[str, float]:
     """Fit the factors of some names, beside known ones; starts: logarithms to begin from."""
     real = [np.array([seconds for _, seconds in each.points]) for each in tasks]

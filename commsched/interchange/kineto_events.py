@@ -36,7 +36,7 @@ DTYPES = {
 WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # B
 
 
-class Event(msgspec.Struct, gc=False):
+class KinetoEvent(msgspec.Struct, gc=False):
     """A span of the trace; `ts` and `dur` in us."""
 
     ph: str = ""
@@ -79,10 +79,10 @@ class Event(msgspec.Struct, gc=False):
         return [_shape(shape) or () for some in each for shape in some]
 
 
-class Trace(msgspec.Struct):
+class KinetoTrace(msgspec.Struct):
     """The whole file."""
 
-    traceEvents: list[Event]
+    traceEvents: list[KinetoEvent]
     deviceProperties: list[dict[str, Any]] = []
     distributedInfo: dict[str, Any] = {}
 
@@ -104,28 +104,28 @@ class Kernel(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Recording:
+class KinetoProcess:
     """One process: spans by thread, outer ones first, and its device's work; us since its start."""
 
     where: str
-    host: dict[Any, list[Event]]
+    host: dict[Any, list[KinetoEvent]]
     kernels: tuple[Kernel, ...]
     device: str  # "": the host computes
     world: dict[str, Any]  # what torch.distributed says
 
-    def within(self, thread: Any, start: float, end: float) -> list[Event]:
+    def within(self, thread: Any, start: float, end: float) -> list[KinetoEvent]:
         """Return the spans of a thread that begin in [start, end)."""
         events = self.host.get(thread, [])
         first, last = (bisect_left(events, t, key=lambda e: e.ts) for t in (start, end))
         return events[first:last]
 
-    def everywhere(self, start: float, end: float) -> list[Event]:
+    def everywhere(self, start: float, end: float) -> list[KinetoEvent]:
         """Return the spans of all threads that begin in [start, end), in order."""
         found = [e for thread in self.host for e in self.within(thread, start, end)]
         return sorted(found, key=lambda e: (e.ts, -e.dur))
 
 
-def outermost(events: Iterable[Event]) -> list[Event]:
+def outermost(events: Iterable[KinetoEvent]) -> list[KinetoEvent]:
     """Leave out spans inside others of their thread; `events` are in order."""
     ends: dict[Any, float] = {}
     found = []
@@ -136,10 +136,12 @@ def outermost(events: Iterable[Event]) -> list[Event]:
     return found
 
 
-def innermost(outer: Sequence[Event], inner: Sequence[Event]) -> list[Event | None]:
+def innermost(
+    outer: Sequence[KinetoEvent], inner: Sequence[KinetoEvent]
+) -> list[KinetoEvent | None]:
     """Return for each span the shortest of `outer` that holds it; both in order, on one thread."""
-    open_: list[Event] = []
-    found: list[Event | None] = []
+    open_: list[KinetoEvent] = []
+    found: list[KinetoEvent | None] = []
     place = 0
     for event in inner:
         while place < len(outer) and outer[place].ts <= event.ts:
@@ -151,9 +153,9 @@ def innermost(outer: Sequence[Event], inner: Sequence[Event]) -> list[Event | No
     return found
 
 
-def read(content: Content) -> Recording:
+def read(content: Content) -> KinetoProcess:
     """Read a trace; one that is not of a single process's profiler is refused."""
-    trace = content.decode(Trace, "a trace of torch.profiler")
+    trace = content.decode(KinetoTrace, "a trace of torch.profiler")
     events = [e for e in trace.traceEvents if e.ph == "X" and e.cat]
     kinds = {kind: [e for e in events if str(e.cat).lower() in kind] for kind in (HOST, RUNTIME)}
     processes = {str(e.pid) for e in kinds[HOST] if e.cat == "cpu_op"}
@@ -176,7 +178,7 @@ def read(content: Content) -> Recording:
             )
         if not isinstance(event.tid, int | str):
             raise CommschedError(f"{content.where}: event {event.name[:60]!a} has no thread 'tid'")
-    host: dict[Any, list[Event]] = {}
+    host: dict[Any, list[KinetoEvent]] = {}
     for event in sorted(kinds[HOST], key=lambda e: (e.ts, -e.dur)):
         host.setdefault(event.tid, []).append(event)
     device = [e for e in events if str(e.cat).lower() in DEVICE]
@@ -184,11 +186,13 @@ def read(content: Content) -> Recording:
     names = [str(one.get("name", "")) for one in trace.deviceProperties]
     known = names[0] if names and names[0] else "GPU"
     computes = any(not kernel.communicates for kernel in kernels)
-    return Recording(content.where, host, kernels, known if computes else "", trace.distributedInfo)
+    return KinetoProcess(
+        content.where, host, kernels, known if computes else "", trace.distributedInfo
+    )
 
 
 def _kernels(
-    device: Sequence[Event], runtime: Sequence[Event], host: Sequence[Event]
+    device: Sequence[KinetoEvent], runtime: Sequence[KinetoEvent], host: Sequence[KinetoEvent]
 ) -> tuple[Kernel, ...]:
     """Find who gave each kernel to the device: the call of the same correlation, or operation."""
     calls = _by(runtime, "correlation")
@@ -203,15 +207,15 @@ def _kernels(
     return tuple(sorted(found, key=lambda kernel: kernel.given))
 
 
-def _by(events: Iterable[Event], key: str) -> dict[str, Event]:
+def _by(events: Iterable[KinetoEvent], key: str) -> dict[str, KinetoEvent]:
     return {_key(event, key): event for event in events if key in event.args}
 
 
-def _key(event: Event, key: str) -> str:
+def _key(event: KinetoEvent, key: str) -> str:
     return str(event.args.get(key, "missing"))
 
 
-def _sent(event: Event | None) -> Gradient | None:
+def _sent(event: KinetoEvent | None) -> Gradient | None:
     """Return what a collective sends, as its arguments say."""
     numel = event.args.get("In msg nelems") if event is not None else None
     if not isinstance(numel, int) or event is None or not 0 < numel < 2**53:

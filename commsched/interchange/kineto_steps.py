@@ -15,8 +15,8 @@ from commsched.interchange.kineto_events import (
     DTYPES,
     RECORD,
     WIDTHS,
-    Event,
-    Recording,
+    KinetoEvent,
+    KinetoProcess,
     innermost,
     outermost,
 )
@@ -43,7 +43,7 @@ class Collective(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class RecordedStep:
     """A recorded training step; seconds."""
 
     begin: float  # us: of its forward pass, where it computes
@@ -57,7 +57,7 @@ class Step:
     hidden: float  # of the communication, under compute
 
 
-def steps(recording: Recording) -> list[Step]:
+def steps(recording: KinetoProcess) -> list[RecordedStep]:
     """Return the steps that have a forward and a backward pass."""
     marks = [
         e
@@ -75,7 +75,7 @@ def steps(recording: Recording) -> list[Step]:
 class _Clock:
     """When what the host had asked for was done: at once on the host, later on a device."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: KinetoProcess) -> None:
         self._given: dict[Any, list[float]] = {}
         ends: dict[Any, list[float]] = {}
         self.kernels = [k for k in recording.kernels if not k.communicates]
@@ -101,7 +101,7 @@ class _Clock:
         return max(before, min(found, default=start))
 
 
-def _step(recording: Recording, start: float, end: float) -> Step | None:
+def _step(recording: KinetoProcess, start: float, end: float) -> RecordedStep | None:
     everything = recording.everywhere(start, end)
     nodes = outermost(e for e in everything if e.name.startswith(NODE))
     if not nodes:
@@ -134,7 +134,7 @@ def _step(recording: Recording, start: float, end: float) -> Step | None:
     collectives = _collectives(recording, start, end)
     computing = _computing(recording, clock, everything, start, end)
     spans = _spans([(c.start, c.end) for c in collectives])
-    return Step(
+    return RecordedStep(
         begin=begin,
         end=end,
         forward=tuple(forward),
@@ -147,19 +147,19 @@ def _step(recording: Recording, start: float, end: float) -> Step | None:
     )
 
 
-def _holds(mark: Event, moment: float) -> bool:
+def _holds(mark: KinetoEvent, moment: float) -> bool:
     """Tell whether a span lasts at a moment: an optimizer may call both passes as a closure."""
     return mark.ts <= moment < mark.end
 
 
-def _forward_thread(events: Sequence[Event], turned: float) -> Any:
+def _forward_thread(events: Sequence[KinetoEvent], turned: float) -> Any:
     """Return the thread of most operations before the backward pass that autograd numbered."""
     threads = [e.tid for e in events if e.cat == "cpu_op" and e.number >= 0 and e.ts < turned]
     return max(sorted(set(threads), key=str), key=threads.count) if threads else None
 
 
 def _check_one_pass(
-    recording: Recording, ops: Sequence[Event], nodes: Sequence[Event], end: float
+    recording: KinetoProcess, ops: Sequence[KinetoEvent], nodes: Sequence[KinetoEvent], end: float
 ) -> None:
     """Refuse a step in which a second forward pass follows the first backward pass."""
     held = innermost([n for n in nodes if n.tid == ops[0].tid], ops)
@@ -177,12 +177,12 @@ def _check_one_pass(
 
 
 def _forward(
-    clock: _Clock, own: Sequence[Event], ops: Sequence[Event], begin: float
+    clock: _Clock, own: Sequence[KinetoEvent], ops: Sequence[KinetoEvent], begin: float
 ) -> tuple[list[Forward], float]:
     """Return the operations of the forward pass, and when the last one ends."""
     modules = [e for e in own if e.name.startswith(MODULE)]
     inner = [e for e in own if e.cat == "cpu_op"]
-    made: dict[int, list[Event]] = {}
+    made: dict[int, list[KinetoEvent]] = {}
     starts = [op.ts for op in ops]
     for event in inner:
         place = bisect_right(starts, event.ts) - 1
@@ -201,13 +201,13 @@ def _forward(
 
 
 def _backward(
-    recording: Recording,
+    recording: KinetoProcess,
     clock: _Clock,
-    nodes: Sequence[Event],
-    everything: Sequence[Event],
+    nodes: Sequence[KinetoEvent],
+    everything: Sequence[KinetoEvent],
     at: float,
 ) -> list[Backward]:
-    parts: dict[int, list[Event]] = {}
+    parts: dict[int, list[KinetoEvent]] = {}
     threads = {n.tid for n in nodes}
     starts = {t: [(n.ts, i) for i, n in enumerate(nodes) if n.tid == t] for t in threads}
     for event in everything:
@@ -237,13 +237,13 @@ def _backward(
     return found
 
 
-def _gradient(event: Event) -> list[Gradient]:
+def _gradient(event: KinetoEvent) -> list[Gradient]:
     """Return the gradient that is accumulated; none where it is undefined."""
     first = event.inputs[:1]
     return [Gradient(g.shape, DTYPES.get(g.dtype, "float32")) for g in first if g.dtype]
 
 
-def _all_reduced(event: Event) -> list[Gradient]:
+def _all_reduced(event: KinetoEvent) -> list[Gradient]:
     """Return the buckets of an all-reduce, as the host's call says."""
     if event.name != "c10d::allreduce_":
         return []
@@ -253,7 +253,7 @@ def _all_reduced(event: Event) -> list[Gradient]:
     return [Gradient(tuple(s), "float32") for s in shapes if isinstance(s, list) and s]
 
 
-def _update(clock: _Clock, mark: Event, since: float) -> float:
+def _update(clock: _Clock, mark: KinetoEvent, since: float) -> float:
     """Seconds of an optimizer's step, whose own work begins at `since`."""
     if not clock.on_device:
         return (mark.end - since) / 1e6
@@ -261,7 +261,7 @@ def _update(clock: _Clock, mark: Event, since: float) -> float:
     return (max(k.end for k in own) - min(k.start for k in own)) / 1e6 if own else 0.0
 
 
-def _waiting(clock: _Clock, everything: Sequence[Event], begin: float) -> float:
+def _waiting(clock: _Clock, everything: Sequence[KinetoEvent], begin: float) -> float:
     """Seconds that a step waits for its batch: of loading, what no computing hides."""
     loads = outermost(e for e in everything if e.name.startswith(LOADER) and e.ts < begin)
     loading = sum(e.dur for e in loads)
@@ -271,7 +271,7 @@ def _waiting(clock: _Clock, everything: Sequence[Event], begin: float) -> float:
     return loading / 1e6
 
 
-def _collectives(recording: Recording, start: float, end: float) -> list[Collective]:
+def _collectives(recording: KinetoProcess, start: float, end: float) -> list[Collective]:
     """Return what was exchanged: kernels of a device, or spans of a library on the host."""
     found = [
         Collective(k.name, k.start, k.end, _nbytes(k.sent) if k.sent else 0.0)
@@ -293,7 +293,11 @@ def _nbytes(sent: Gradient) -> float:
 
 
 def _computing(
-    recording: Recording, clock: _Clock, everything: Sequence[Event], start: float, end: float
+    recording: KinetoProcess,
+    clock: _Clock,
+    everything: Sequence[KinetoEvent],
+    start: float,
+    end: float,
 ) -> Intervals:
     if clock.on_device:
         spans = [(k.start, k.end) for k in clock.kernels if start <= k.given < end]

@@ -7,13 +7,13 @@ from commsched import files
 from commsched.errors import CommschedError
 from commsched.interchange import content, kineto_events
 from commsched.interchange.formats import kineto
-from commsched.interchange.kineto_steps import Step
+from commsched.interchange.kineto_steps import RecordedStep
 from commsched.interchange.passes import LayerWork
 from commsched.program.layer_ops import DIRECTIONS
 from commsched.program.model import is_exchange_stream
 from commsched.timeline import check
 from commsched.timeline import file as timeline_file
-from commsched.timeline.header import Measured
+from commsched.timeline.header import RunHeader
 from commsched.timeline.model import Span, Timeline
 
 
@@ -64,7 +64,7 @@ def measured(path: Path, predicted: Timeline) -> Timeline:
     begin = min(span.start for span in spans)
     found = Timeline.of(
         (s._replace(start=s.start - begin, end=s.end - begin) for s in spans),
-        header=Measured(
+        header=RunHeader(
             net=path.name, steps=len(steps), compute="torch.profiler", warnings=warnings
         ),
         plan_hash=predicted.plan_hash,
@@ -106,7 +106,7 @@ def _exchanges(predicted: Timeline) -> list[tuple[str, str]]:
 
 def _spans(
     number: int,
-    step: Step,
+    step: RecordedStep,
     layers: Sequence[LayerWork],
     rank: int,
     exchanges: Sequence[tuple[str, str]],

@@ -24,7 +24,7 @@ from commsched.program.phases import decided_phase
 from commsched.program.placer import EXCHANGES
 from commsched.schedule.rounds import Goal
 from commsched.simulate.engine import simulate
-from commsched.simulate.placed import Placed
+from commsched.simulate.placed import PlacedOp
 from commsched.simulate.team_exchange import machine_of, side_by_side, teams_of
 
 MOST = 4_000_000  # tasks: their files have about 400 MB
@@ -87,7 +87,7 @@ def tasks(plan: Plan, steps: int = 1, collectives: bool = False) -> list[list[Ta
     task, whose messages are left to the reader.
     """
     wanted = _Tasks(plan, collectives)
-    own: list[list[tuple[float, float, Placed, int]]] = [[] for _ in range(plan.machine.size)]
+    own: list[list[tuple[float, float, PlacedOp, int]]] = [[] for _ in range(plan.machine.size)]
     for placed in simulate(plan, steps).placed:
         wanted.count(placed)
         times = placed.start.tolist(), placed.end.tolist()
@@ -117,7 +117,7 @@ class _Tasks:
         self.tags: dict[tuple[object, ...], int] = {}
         self.next_tag = 0
 
-    def count(self, placed: Placed) -> None:
+    def count(self, placed: PlacedOp) -> None:
         """Refuse a plan whose tasks are too many."""
         self.total += len(placed.ranks)
         if placed.op.kind in EXCHANGES:
@@ -131,7 +131,7 @@ class _Tasks:
                 " or give fewer --steps"
             )
 
-    def place(self, rank: int, placed: Placed, column: int, spent: float) -> None:
+    def place(self, rank: int, placed: PlacedOp, column: int, spent: float) -> None:
         """Add the tasks of an operation on one of its ranks, which takes `spent` s."""
         op, step = placed.op, placed.step
         before = [self.ends[rank].get((step - back, name)) for name, back in op.after]
@@ -151,7 +151,7 @@ class _Tasks:
         rank: int,
         name: str,
         kind: TaskKind,
-        placed: Placed,
+        placed: PlacedOp,
         after: Sequence[int],
         *,
         seconds: float = 0.0,
@@ -167,7 +167,7 @@ class _Tasks:
         return task.number
 
     def _message(
-        self, rank: int, placed: Placed, column: int, kind: TaskKind, after: Sequence[int]
+        self, rank: int, placed: PlacedOp, column: int, kind: TaskKind, after: Sequence[int]
     ) -> int:
         """Add an end of a message between two roles, which take turns in the same column."""
         op, machine = placed.op, self.plan.machine
@@ -192,7 +192,7 @@ class _Tasks:
             self.next_tag += count
         return self.tags[key]
 
-    def _exchange(self, rank: int, placed: Placed, after: Sequence[int]) -> int:
+    def _exchange(self, rank: int, placed: PlacedOp, after: Sequence[int]) -> int:
         op, machine = placed.op, self.plan.machine
         rounds = self._rounds(placed)
         if isinstance(rounds, int):
@@ -239,13 +239,20 @@ class _Tasks:
         return self._add(rank, op.name, TaskKind.WORK, placed, over, seconds=within)
 
     def _end(
-        self, rank: int, name: str, kind: TaskKind, placed: Placed, after: int, side: Side, tag: int
+        self,
+        rank: int,
+        name: str,
+        kind: TaskKind,
+        placed: PlacedOp,
+        after: int,
+        side: Side,
+        tag: int,
     ) -> int:
         return self._add(
             rank, name, kind, placed, [after], nbytes=side.nbytes, peer=side.peer, tag=tag
         )
 
-    def _rounds(self, placed: Placed) -> Rounds | int:
+    def _rounds(self, placed: PlacedOp) -> Rounds | int:
         """Return the rounds of an exchange, or the bytes of an all-reduce in one task."""
         op = placed.op
         method = ""  # of this step: a DGC's density rises

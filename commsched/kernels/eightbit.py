@@ -12,7 +12,7 @@ from commsched.kernels.modules import module_of
 CHUNK = 1 << 16  # values at a time: temporary arrays stay in the cache
 
 
-class Format(NamedTuple):
+class FloatFormat(NamedTuple):
     """Layout of an 8-bit float: sign, exponent, mantissa."""
 
     mantissa: int  # bits
@@ -22,11 +22,11 @@ class Format(NamedTuple):
 
 
 # Source: OCP 8-bit floating point specification (OFP8), revision 1.0, 2023, tables 1 and 2.
-E4M3 = Format(mantissa=3, bias=7, largest=448.0, nan=0x7F)
-E5M2 = Format(mantissa=2, bias=15, largest=57344.0, nan=0x7F)
+E4M3 = FloatFormat(mantissa=3, bias=7, largest=448.0, nan=0x7F)
+E5M2 = FloatFormat(mantissa=2, bias=15, largest=57344.0, nan=0x7F)
 
 
-def narrow(values: Array, form: Format, scale: float = 1.0) -> Array:
+def narrow(values: Array, form: FloatFormat, scale: float = 1.0) -> Array:
     """Round (n,) float32 times `scale` to nearest even, saturating: (n,) uint8.
 
     NaN and infinity both become NaN: a broken gradient must be seen, and e4m3 has no infinity.
@@ -43,7 +43,7 @@ def narrow(values: Array, form: Format, scale: float = 1.0) -> Array:
     return out
 
 
-def _narrow(values: Array, form: Format, scale: float) -> Array:
+def _narrow(values: Array, form: FloatFormat, scale: float) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         size = np.minimum(np.abs(values) * np.float32(scale), np.float32(form.largest))
         # Steps below the least normal number are even: an addition rounds to them.
@@ -60,7 +60,7 @@ def _narrow(values: Array, form: Format, scale: float) -> Array:
     return (code | sign).astype(np.uint8)
 
 
-def table(form: Format) -> Array:
+def table(form: FloatFormat) -> Array:
     """Return the number that each of the 256 codes stands for: (256,) float32."""
     code = np.arange(128)
     exponent, fraction = code >> form.mantissa, code & ((1 << form.mantissa) - 1)

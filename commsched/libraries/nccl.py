@@ -17,7 +17,14 @@ from math import inf, log2
 from typing import NamedTuple
 
 from commsched.cost.pattern import once
-from commsched.machine.library import LIBRARIES, Algorithm, Library, Pipeline, Protocol, Step
+from commsched.machine.library import (
+    LIBRARIES,
+    Algorithm,
+    Library,
+    LinkStep,
+    PipelinedTrees,
+    Protocol,
+)
 from commsched.machine.model import Group, Link, Machine
 from commsched.machine.ways import ways
 
@@ -59,7 +66,7 @@ PIECES = {LL: 32768.0, LL128: 576000.0, SIMPLE: 524288.0}
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _GroupPlace:
     """A group of ranks as NCCL sees it."""
 
     ranks: int
@@ -76,30 +83,30 @@ class _Place:
     def bandwidth(self) -> float:
         return self.inside if self.nodes == 1 else min(self.inside, self.between)
 
-    def near_step(self, kind: str, protocol: str) -> Step:
+    def near_step(self, kind: str, protocol: str) -> LinkStep:
         """Return a step in a node; those of a ring that crosses nodes also post a message."""
         table = NVLINK if self.nvlink else PCI
         posts = kind == RING and self.nodes > 1
         return _moved(table, kind, protocol, POST[protocol] if posts else 0.0)
 
-    def far_step(self, kind: str, protocol: str) -> Step:
+    def far_step(self, kind: str, protocol: str) -> LinkStep:
         """Return a step between nodes; with a rank per node the ring's are those of trees."""
         return _moved(NET, TREE if self.ranks == self.nodes else kind, protocol)
 
 
 def _moved(
     table: dict[tuple[str, str], float], kind: str, protocol: str, floor: float = 0.0
-) -> Step:
+) -> LinkStep:
     """Add to a link's seconds per step of a ring what another protocol differs by.
 
     The link of a GPU machine is stated for a ring by Simple, as the shipped ones say. No step takes
     less than the table says for the protocol, or than the link if that is less.
     """
     own = table[kind, protocol]
-    return Step(more=own - table[RING, SIMPLE], table=own, floor=floor)
+    return LinkStep(more=own - table[RING, SIMPLE], table=own, floor=floor)
 
 
-def _place(machine: Machine, group: Group) -> _Place:
+def _place(machine: Machine, group: Group) -> _GroupPlace:
     lanes = min(len(members) for members in group.members)
     ports = lanes if machine.nic is None else min(machine.nic.per_node, lanes)
     channels = ports if len(group.members) > 1 else 1
@@ -108,7 +115,7 @@ def _place(machine: Machine, group: Group) -> _Place:
     if machine.nic is not None:
         across = max(across, machine.nic.per_byte)
     name = machine.device.name
-    return _Place(
+    return _GroupPlace(
         ranks=group.size,
         nodes=len(group.members),
         capability=next((c for word, c in CAPABILITY.items() if word in name), UNKNOWN),
@@ -121,7 +128,7 @@ def _place(machine: Machine, group: Group) -> _Place:
     )
 
 
-def _share(place: _Place, kind: str, protocol: str) -> float:
+def _share(place: _GroupPlace, kind: str, protocol: str) -> float:
     """Return the share of a place's bandwidth that carries values.
 
     A ring by LL has half of it, by LL128 0.92; a tree has 0.92 by Simple, 1 / 3.8 of that by LL,
@@ -133,7 +140,7 @@ def _share(place: _Place, kind: str, protocol: str) -> float:
     return {LL: 0.5, LL128: 0.92, SIMPLE: 1.0}[protocol]
 
 
-def _most(place: _Place, protocol: str) -> float:
+def _most(place: _GroupPlace, protocol: str) -> float:
     """Return the B/s of values that a protocol carries at most: `llMaxBws` by LL."""
     if protocol != LL:
         return inf
@@ -160,7 +167,7 @@ class _Expected(NamedTuple):
         return (self.latency if nbytes < self.many else self.crowded) + nbytes / rate
 
 
-def _expected(place: _Place, kind: str, protocol: str) -> _Expected:
+def _expected(place: _GroupPlace, kind: str, protocol: str) -> _Expected:
     """Return what NCCL expects of an algorithm by a protocol.
 
     Ring: 2 (p - 1) steps, 2 (N - 1) of them between nodes; 2 (p - 1) / p n bytes. Tree: the chain
@@ -184,7 +191,7 @@ def _expected(place: _Place, kind: str, protocol: str) -> _Expected:
     return _Expected(latency, rate, latency * slow, 64.0 * (place.channels * p))
 
 
-def _piece(place: _Place, protocol: str, nbytes: float) -> float:
+def _piece(place: _GroupPlace, protocol: str, nbytes: float) -> float:
     """Return the bytes that a tree passes on as one; LL128 halves them for shorter payloads.
 
     Source: NCCL 2.30.7, src/enqueue.cc, the size of a chunk.
@@ -200,7 +207,7 @@ def _piece(place: _Place, protocol: str, nbytes: float) -> float:
     return place.channels * piece
 
 
-def _relays(place: _Place, kind: str, protocol: str) -> float:
+def _relays(place: _GroupPlace, kind: str, protocol: str) -> float:
     """Count the ranks of a node's chain that pass on a tree's piece while it comes.
 
     By LL and LL128 a rank stores each line of a message at its next rank as soon as it has come;
@@ -212,7 +219,7 @@ def _relays(place: _Place, kind: str, protocol: str) -> float:
     return max((place.ranks // place.nodes - 1) / TREES, 1.0)
 
 
-def _pipeline(place: _Place, protocol: str, nbytes: float) -> Pipeline:
+def _pipeline(place: _GroupPlace, protocol: str, nbytes: float) -> PipelinedTrees:
     """Describe two binary trees over nodes with a chain in each node; each has half the payload.
 
     The rank between a node's chain and the trees sends the payload twice to other nodes (once if
@@ -222,7 +229,7 @@ def _pipeline(place: _Place, protocol: str, nbytes: float) -> Pipeline:
     if between and not place.nvlink:  # the first of these ranks is the busiest
         inside = min(inside, 1)
     piece = _piece(place, protocol, nbytes)
-    return Pipeline(
+    return PipelinedTrees(
         trees=TREES,
         piece=piece,
         between=float(between),
@@ -233,9 +240,9 @@ def _pipeline(place: _Place, protocol: str, nbytes: float) -> Pipeline:
 class _Choice(NamedTuple):
     """What NCCL chooses from for a group, and what it has chosen so far."""
 
-    place: _Place
+    place: _GroupPlace
     expected: dict[tuple[str, str], _Expected]
-    known: dict[tuple[str, str, Pipeline | None], Algorithm]
+    known: dict[tuple[str, str, PipelinedTrees | None], Algorithm]
 
 
 def _choice(machine: Machine, group: Group) -> _Choice:

@@ -14,7 +14,7 @@ COUNT = Check("must be from 1 to 1048576", lambda n: 1 <= n <= 2**20)
 TIMES = Check("must be 0 or finite and at least 1", lambda f: f == 0 or (isfinite(f) and f >= 1))
 
 
-class Span(NamedTuple):
+class LevelShape(NamedTuple):
     """The shape of a level, as schedules see it."""
 
     size: int  # ranks of one unit
@@ -69,12 +69,12 @@ def place_of_node(levels: Sequence[Level]) -> int:
     return next((k for k, level in enumerate(levels) if level.name == NODE), 0)
 
 
-def spans(levels: Sequence[Level]) -> tuple[Span, ...]:
+def spans(levels: Sequence[Level]) -> tuple[LevelShape, ...]:
     """Return the shapes of levels, inside out."""
     found, size = [], 1
     for level in levels:
         size *= level.children
-        found.append(Span(size, level.torus, level.rails))
+        found.append(LevelShape(size, level.torus, level.rails))
     return tuple(found)
 
 

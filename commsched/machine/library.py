@@ -20,7 +20,7 @@ WORDS = ("NVIDIA", "GPU", "AMD Instinct")  # in the names of devices whose users
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class LinkStep:
     """Seconds of a protocol's message of no bytes on a link.
 
     t = max(s + more, min(s, table), floor)     s [s] = L + 2 o of the link
@@ -40,7 +40,7 @@ class Step:
 class Protocol:
     """A protocol's effect on a link."""
 
-    step: Step | None = None  # None: a message of no bytes takes L + 2 o of the link
+    step: LinkStep | None = None  # None: a message of no bytes takes L + 2 o of the link
     share: float = 1.0  # of the link's bandwidth that carries values
     most: float = inf  # B/s of values, however fast the link is
     # Ranks in a row that pass a message on while it comes: its bytes take a share of their time
@@ -52,7 +52,7 @@ PLAIN = Protocol()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline:
+class PipelinedTrees:
     """Pipelined trees: only the first piece of each tree is played, the others follow.
 
         t = played(first piece) + (n - trees * piece) * (between * G with inside * G')
@@ -82,7 +82,7 @@ class Algorithm:
     # GPUs reach each other by other wires than their node's ports, as by NVLink; else by the same.
     apart: bool = False
     fused: bool = False  # what comes is added while it is received, at the link's rate
-    pipeline: Pipeline | None = None
+    pipeline: PipelinedTrees | None = None
 
     @property
     def title(self) -> str:

@@ -15,8 +15,8 @@ from commsched.machine.device import Peak as Peak
 from commsched.machine.fabric import Fabric, HeldOut
 from commsched.machine.level import (
     Level,
+    LevelShape,
     SlowChild,
-    Span,
     check_tree,
     place_of_node,
     refitted,
@@ -72,7 +72,7 @@ class Group:
 
     ranks: tuple[int, ...]  # of the machine
     nodes: tuple[int, ...]  # node of each member
-    levels: tuple[Span, ...] = ()  # of a machine that has others than nodes
+    levels: tuple[LevelShape, ...] = ()  # of a machine that has others than nodes
 
     def __hash__(self) -> int:
         return self._hash

@@ -7,7 +7,7 @@ from commsched.coding import parameters as read
 from commsched.coding.codec import State
 from commsched.coding.registry import CODECS
 from commsched.exchange.method import Method, Phase
-from commsched.exchange.node_lanes import Teams, teams
+from commsched.exchange.node_lanes import NodeLanes, teams
 from commsched.exchange.pair import Pair, lost_of
 from commsched.exchange.payload import Payload
 from commsched.exchange.registry import METHODS
@@ -49,7 +49,7 @@ class HiTopK(Method):
             spread_inside(two, spec, cuts),
         )
 
-    def _between(self, two: Teams, spec: BucketSpec, cuts: Ints) -> Phase:
+    def _between(self, two: NodeLanes, spec: BucketSpec, cuts: Ints) -> Phase:
         codec, raw = self._codec, 4.0 * spec.numel / two.lanes
 
         def sizes() -> Floats:

@@ -6,7 +6,7 @@ from commsched.coding.codec import State
 from commsched.coding.registry import CODECS
 from commsched.exchange.hashed_shares import COUNTED, IN_MEMORY, HashedShares
 from commsched.exchange.method import Method, Phase, copy_seconds, give_decoded
-from commsched.exchange.node_lanes import Teams, teams
+from commsched.exchange.node_lanes import NodeLanes, teams
 from commsched.exchange.pair import route
 from commsched.exchange.payload import Payload
 from commsched.exchange.registry import METHODS
@@ -71,7 +71,7 @@ class Zen(Method):
         )
 
 
-def reduce_inside(two: Teams, spec: BucketSpec, cuts: Ints) -> Phase:
+def reduce_inside(two: NodeLanes, spec: BucketSpec, cuts: Ints) -> Phase:
     """Sum run k of the gradients of a node densely at its lane k, in place."""
 
     def give(state: State, run: Array) -> None:
@@ -86,7 +86,7 @@ def reduce_inside(two: Teams, spec: BucketSpec, cuts: Ints) -> Phase:
     )
 
 
-def spread_inside(two: Teams, spec: BucketSpec, cuts: Ints) -> Phase:
+def spread_inside(two: NodeLanes, spec: BucketSpec, cuts: Ints) -> Phase:
     """Gather the summed runs of a node's lanes densely into the gradient."""
     dense = CODECS["dense"]
 

@@ -9,7 +9,7 @@ from commsched.net.graph import Layer, Net
 from commsched.net.measured import (
     PROCESSOR,
     SAME,
-    Fit,
+    DeviceFit,
     Measured,
     Published,
     check_choice,
@@ -45,11 +45,13 @@ def fitted(net: Net, device: Device, choice: str = "") -> Net:
         return net
     if choice == "measured":
         same = net.measured is not None and distance(net.measured, device) <= 2 * SAME
-        return net if same else replace(net, compute=Fit(choice="measured", device=device.name))
+        return (
+            net if same else replace(net, compute=DeviceFit(choice="measured", device=device.name))
+        )
     return _scaled(net, device, insists=choice == "scaled")
 
 
-def _fitted_before(net: Net, fit: Fit, device: Device, choice: str) -> Net:
+def _fitted_before(net: Net, fit: DeviceFit, device: Device, choice: str) -> Net:
     """Return a net of a plan, whose seconds are already those of a device."""
     if fit.device == device.name and choice in ("", fit.choice):
         return net
@@ -113,7 +115,7 @@ def _modelled(net: Net, device: Device) -> Net:
         )
     layers = tuple(replace(layer, forward=None, backward=None) for layer in net.layers)
     apply = None if net.apply is None else 0.0  # for this device unknown
-    fit = Fit(choice="modelled", device=device.name)
+    fit = DeviceFit(choice="modelled", device=device.name)
     return replace(net, layers=layers, optimizer=None, apply=apply, compute=fit)
 
 
@@ -131,7 +133,9 @@ def _scaled(net: Net, device: Device, insists: bool) -> Net:
     if problem and insists:
         raise CommschedError(f"--compute scaled: {net.name}: {problem}")
     if problem or measured is None:
-        return replace(net, compute=Fit(choice="measured", device=device.name, warning=problem))
+        return replace(
+            net, compute=DeviceFit(choice="measured", device=device.name, warning=problem)
+        )
     known: tuple[Measured | Published, ...] = (measured, *measured.throughputs)
     # A machine may state what its device reaches, which is less than what a publication states.
     own = next((one for one in measured.throughputs if one.device == device.name), None)
@@ -146,9 +150,9 @@ def _scaled(net: Net, device: Device, insists: bool) -> Net:
     factor = _total(layers) / before
     if not insists and (factor > EMULATED or device.name == PROCESSOR):
         slow = f"a run waits for them instead of computing; a roofline gives x {_shown(factor)}"
-        return replace(net, compute=Fit(choice="measured", device=device.name, warning=slow))
+        return replace(net, compute=DeviceFit(choice="measured", device=device.name, warning=slow))
     through = near.device if isinstance(near, Published) else ""
-    fit = Fit(choice="scaled", device=device.name, factor=factor, through=through)
+    fit = DeviceFit(choice="scaled", device=device.name, factor=factor, through=through)
     memory = _ratio(measured, measured, device, device.precision)(0.0, 1.0)  # bounds the update
     return net.updated(memory, layers=layers, compute=fit)
 

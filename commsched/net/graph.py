@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from commsched.errors import CommschedError
 from commsched.machine.model import Device
 from commsched.net.experts import Experts
-from commsched.net.measured import PROCESSOR, Fit, Measured
+from commsched.net.measured import PROCESSOR, DeviceFit, Measured
 from commsched.net.sparsity import DENSE, Sparsity
 from commsched.records import (
     EXACT,
@@ -193,7 +193,7 @@ class Net:
     source: Source = "not stated"
     batch: int = 1  # samples per rank and step
     measured: Measured | None = None  # where the layers' seconds were measured
-    compute: Fit | None = None  # how they were made for a machine's device; None: as measured
+    compute: DeviceFit | None = None  # how they were made for a machine's device; None: as measured
     optimizer: Seconds | None = None  # of a step's whole update, measured
     # Measured: of putting all sums back, before one update of everything. None: the update is done
     # bucket by bucket.

@@ -7,7 +7,7 @@ import numpy as np
 from commsched.machine.model import Machine
 from commsched.net.compute import fitted
 from commsched.net.graph import Net
-from commsched.net.measured import Fit
+from commsched.net.measured import DeviceFit
 from commsched.units import count
 
 TELLING = 1.02  # a copy that takes less than this many times as long tells nothing of sharing
@@ -44,7 +44,7 @@ def under_load(net: Net, machine: Machine, choice: str = "") -> Net:
         )
     else:
         said = f"for {now} computing on a node instead of {was}: x {factor:.3g}"
-    fit = net.compute or Fit(choice="measured", device=machine.device.name)
+    fit = net.compute or DeviceFit(choice="measured", device=machine.device.name)
     return replace(_times(net, factor or 1.0), compute=replace(fit, load=said))
 
 

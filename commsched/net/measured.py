@@ -75,7 +75,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class DeviceFit:
     """How a net's seconds were made for a machine's device."""
 
     choice: Annotated[str, one_of(*CHOICES), REQUIRED]

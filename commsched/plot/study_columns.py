@@ -103,7 +103,7 @@ def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return found
 
 
-class BreakEven(NamedTuple):
+class BreakEvenPoint(NamedTuple):
     """Where compressing begins or stops to pay."""
 
     row: Row
@@ -111,7 +111,7 @@ class BreakEven(NamedTuple):
     below: bool  # it pays below x; else above
 
 
-def break_evens(rows: Sequence[Row], x: str, lines: Sequence[str] = ()) -> list[BreakEven]:
+def break_evens(rows: Sequence[Row], x: str, lines: Sequence[str] = ()) -> list[BreakEvenPoint]:
     """Find where a row's codecs begin or stop to save GAIN of the step without them.
 
     lines: columns that keep the lines of a panel apart. The share that is saved is a line over the
@@ -132,5 +132,5 @@ def break_evens(rows: Sequence[Row], x: str, lines: Sequence[str] = ()) -> list[
                 if (low > GAIN) != (high > GAIN):
                     share = (low - GAIN) / (low - high)
                     where = exp(log(a) + share * log(b / a))
-                    found.append(BreakEven(codec[a], where, below=low > GAIN))
+                    found.append(BreakEvenPoint(codec[a], where, below=low > GAIN))
     return found

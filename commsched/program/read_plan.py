@@ -11,13 +11,13 @@ from commsched.plan.model import Plan
 from commsched.program.registry import STRATEGIES
 
 
-class Planned(Protocol):
+class HasPlan(Protocol):
     """What has a plan: a `commsched.Plan`."""
 
     model: Plan
 
 
-AnyPlan = Plan | str | Path | Planned
+AnyPlan = Plan | str | Path | HasPlan
 
 
 def read_plan(path: str | Path) -> Plan:

@@ -20,7 +20,7 @@ SPREADS = "all-gather", "all-gather-direct"
 OWN = (Kind.ENCODE, Kind.DECODE)  # done by the thread that communicates: nothing else waits
 
 
-class Exchanges(NamedTuple):
+class StageSums(NamedTuple):
     """The launches of a stage's activations, each by the number of elements."""
 
     sums: dict[int, int]  # on every rank, or on the owner of each token
@@ -53,7 +53,7 @@ def visits(layers: Sequence[Layer], cuts: Sequence[int], backward: bool) -> Iter
         yield from (Visit(layer, True) for layer in reversed(layers[start:stop]))
 
 
-def segments(plan: Plan, launches: Exchanges, path: Iterator[Visit]) -> tuple[Segment, ...]:
+def segments(plan: Plan, launches: StageSums, path: Iterator[Visit]) -> tuple[Segment, ...]:
     """Divide a turn at its exchanges: a layer gathers tokens before its work, and sums behind it.
 
     What a layer does after its own sum is part of the next segment.

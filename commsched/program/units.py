@@ -9,7 +9,7 @@ from commsched.plan.model import Plan
 GATHER, REGATHER = "gather", "regather"  # purposes: before forward, and again before backward
 
 
-class Unit(NamedTuple):
+class LayerUnit(NamedTuple):
     """Layers in a row, and the launches of their tensors; every launch has all of them."""
 
     start: int  # the first layer
@@ -20,7 +20,7 @@ class Unit(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def units(plan: Plan) -> tuple[Unit, ...]:
+def units(plan: Plan) -> tuple[LayerUnit, ...]:
     """Return a plan's units in the order of forward; refuse launches that form none."""
     layers = plan.net.layers
     home = {t.name: position for position, layer in enumerate(layers) for t in layer.tensors}
@@ -44,7 +44,7 @@ def units(plan: Plan) -> tuple[Unit, ...]:
         if (GATHER, pieces) not in gathers:
             raise _refusal(plan, name, f"has no launch of purpose {GATHER!r} with its pieces")
         again = gathers.get((REGATHER, pieces))
-        made.append(Unit(first if number else 0, stop, index, gathers[GATHER, pieces], again))
+        made.append(LayerUnit(first if number else 0, stop, index, gathers[GATHER, pieces], again))
     known = {index for unit in made for index in (unit.reduce, unit.gather, unit.regather)}
     for index, launch in enumerate(plan.launches):
         if index not in known:

@@ -38,7 +38,7 @@ class FindingStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """One finding, and what to do about it."""
 
     status: FindingStatus
@@ -51,10 +51,10 @@ class Finding:
         return f"{self.status:4}  {self.what}: {self.value}{advice}"
 
 
-OK, WARN, FAIL = (partial(Finding, status) for status in FindingStatus)
+OK, WARN, FAIL = (partial(Diagnosis, status) for status in FindingStatus)
 
 
-def examine() -> list[Finding]:
+def examine() -> list[Diagnosis]:
     """Examine everything; under a launcher all ranks call this, and rank 0's findings count."""
     python = f"{platform.python_version()} on {platform.platform()}"
     found = [OK("Python", python), OK("NumPy", np.__version__), _wheels()]
@@ -74,7 +74,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _wheels() -> Finding:
+def _wheels() -> Diagnosis:
     """Check for two MPI wheels, which overwrite each other's mpiexec and libraries."""
     known = {name: _version(name) for name in launcher.PACKAGES.values()}
     found = [f"{name} {version}" for name, version in known.items() if version]
@@ -84,7 +84,7 @@ def _wheels() -> Finding:
     return OK("MPI wheels", value or "none, the system's MPI is used")
 
 
-def _mpi() -> Iterator[Finding]:
+def _mpi() -> Iterator[Diagnosis]:
     try:
         library = launcher.library()
     except CommschedError as error:
@@ -106,7 +106,7 @@ def _mpi() -> Iterator[Finding]:
     yield from _aware(world)
 
 
-def _launcher() -> Finding:
+def _launcher() -> Diagnosis:
     try:
         path = launcher.find_mpiexec()
     except CommschedError as error:
@@ -127,7 +127,7 @@ def _launcher() -> Finding:
     )
 
 
-def _threads(level: int) -> Finding:
+def _threads(level: int) -> Diagnosis:
     """Check that a thread other than the one that initialised MPI may call it."""
     names = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")  # in the order of the standard
     good = level >= names.index("SERIALIZED")
@@ -135,7 +135,7 @@ def _threads(level: int) -> Finding:
     return (OK if good else FAIL)("MPI threads", names[level], advice)
 
 
-def _size(size: int) -> Finding:
+def _size(size: int) -> Diagnosis:
     if launcher.expected_size() is None:
         value = "1, started without a launcher"
         advice = "also try: mpiexec -n 2 commsched doctor"
@@ -143,7 +143,7 @@ def _size(size: int) -> Finding:
     return OK("ranks", str(size))
 
 
-def _places(world: "MPI.Intracomm") -> Iterator[Finding]:
+def _places(world: "MPI.Intracomm") -> Iterator[Diagnosis]:
     """Gather each rank's host and cores; collective over `world`."""
     from mpi4py import MPI
 
@@ -162,7 +162,7 @@ def _places(world: "MPI.Intracomm") -> Iterator[Finding]:
         yield _cores(host, cores[ranks].astype(bool))
 
 
-def _cores(host: str, may_use: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Finding:
+def _cores(host: str, may_use: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Diagnosis:
     """Compare cores with ranks on one host; may_use: (ranks on it, MASK)."""
     ranks, usable = len(may_use), int(may_use.any(axis=0).sum())
     fewest = int(may_use.sum(axis=1).min())
@@ -186,7 +186,7 @@ def _device() -> bool:
     return os.path.exists("/dev/nvidiactl")
 
 
-def _aware(world: "MPI.Intracomm") -> Iterator[Finding]:
+def _aware(world: "MPI.Intracomm") -> Iterator[Diagnosis]:
     """Ask in the standard's way (MPI 4.1), then in Open MPI's; the wheels answer no to both."""
     from commsched.run.job import agree
     from commsched.run.wire.placement import choose_placement, cuda_support
@@ -233,7 +233,7 @@ def ucx_words() -> tuple[str, ...]:
     return (*chosen, *(word for each in told for word in ("-x", each)))
 
 
-def _shared() -> Iterator[Finding]:
+def _shared() -> Iterator[Diagnosis]:
     """Warn if the memory that ranks of a host share is nearly full; killed jobs leave some."""
     if not FOLDER.is_dir():
         return
@@ -246,7 +246,7 @@ def _shared() -> Iterator[Finding]:
     yield WARN("shared memory", value, advice)
 
 
-def _spinning() -> Finding:
+def _spinning() -> Diagnosis:
     """Warn of MPI's own progress thread, which keeps one core per rank busy."""
     active = [name for name in SPINNING if os.environ.get(name, "0") not in ("0", "")]
     if active:
@@ -255,7 +255,7 @@ def _spinning() -> Finding:
     return OK("progress", "by commsched's communication thread")
 
 
-def _compiled() -> Finding:
+def _compiled() -> Diagnosis:
     """Report on compiled kernels; codecs give equal bits without them."""
     chosen, version = mode(), _version("numba")
     if chosen == "never":
@@ -266,7 +266,7 @@ def _compiled() -> Finding:
     return OK("compiled codecs", f"by Numba {version}")
 
 
-def _gpu() -> Finding:
+def _gpu() -> Diagnosis:
     if importlib.util.find_spec("cupy") is None:
         if _device():
             advice = f"{install('cuda')} to use the GPU"

@@ -11,7 +11,7 @@ from commsched.arrays import Array
 from commsched.coding.codec import State
 from commsched.errors import Agreed, CommschedError
 from commsched.exchange.lists import joint
-from commsched.exchange.rows import Part, Rows, rows_of
+from commsched.exchange.rows import Rows, RowsPart, rows_of
 from commsched.kernels.merge import Listed, listed
 from commsched.net.graph import Net, Tensor
 from commsched.plan.model import Plan
@@ -253,7 +253,7 @@ class Caller:
             own = gradient if lent else gradient.copy()
             for place in places:
                 parts = states[place.launch].setdefault("rows", {})
-                parts[place.at] = Part(own, place.start, place.stop)
+                parts[place.at] = RowsPart(own, place.start, place.stop)
             return
         for place in places:
             if lent:

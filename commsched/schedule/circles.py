@@ -8,7 +8,7 @@ import numpy as np
 from commsched.arrays import Ints
 from commsched.machine.model import Group
 from commsched.schedule.nesting import tree_order
-from commsched.schedule.rounds import Goal, Round, Rows, Schedule
+from commsched.schedule.rounds import Goal, Round, RoundRows, Schedule
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -38,7 +38,7 @@ class Circles:
         """Let every rank send the run that the place `places` further on owns."""
         start = places * self.circles
         end = start + len(self.src)
-        rows = Rows(self.first, self.stop, start)
+        rows = RoundRows(self.first, self.stop, start)
         first, stop = self.first[start:end], self.stop[start:end]
         return Round(self.src, dst, first, stop, add, merged, waits, rows)
 

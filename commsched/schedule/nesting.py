@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from commsched.arrays import Ints
-from commsched.machine.level import Span
+from commsched.machine.level import LevelShape
 from commsched.machine.model import Group
 
 
@@ -23,7 +23,7 @@ def nested(group: Group, *, grids: bool = False) -> Ints:
     ranks = np.array(group.ranks)
     widths: list[tuple[int, ...]] = []
     inner = 1
-    for span in (*group.levels, Span(max(group.ranks) + 1)):
+    for span in (*group.levels, LevelShape(max(group.ranks) + 1)):
         counts = np.unique(ranks // span.size, return_counts=True)[1]
         places = int(counts[0]) // inner
         if places == 1 or (counts != counts[0]).any():

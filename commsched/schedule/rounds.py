@@ -25,7 +25,7 @@ class Goal(StrEnum):
     BROADCAST = "broadcast"
 
 
-class Rows(NamedTuple):
+class RoundRows(NamedTuple):
     """Tables of runs that stay the same objects over rounds; a round takes m rows of them.
 
     Move i of the round carries [first[start + i], stop[start + i]). A reader can derive its own
@@ -56,7 +56,7 @@ class Round(NamedTuple):
     # Senders wait for their receives in the first `waits` rounds; 0: none; None: all rounds before
     # this one. A number other than 0 first appears in the round of that number.
     waits: int | None = None
-    rows: Rows | None = None  # where `first` and `stop` are slices of
+    rows: RoundRows | None = None  # where `first` and `stop` are slices of
 
 
 def unseen() -> Iterator[Round]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from commsched.arrays import Floats
 from commsched.program.model import Kind
-from commsched.simulate.placed import EVERY, Placed, Times
+from commsched.simulate.placed import EVERY, PlacedOp, PlacedTimes
 from commsched.timeline.chain import chain_to, ended_last
 
 TOUCH = 1e-12  # s between the end of an operation and the start of what it delayed
@@ -44,7 +44,7 @@ class _Place(NamedTuple):
     end: float  # s, on the rank whose wait it ended
 
 
-def critical_path(placed: Sequence[Placed], changes: Container[int] = ()) -> list[PathPart]:
+def critical_path(placed: Sequence[PlacedOp], changes: Container[int] = ()) -> list[PathPart]:
     """Return the operations, first to last, that must get faster for the run to get faster.
 
     changes: steps before which all ranks wait for all, since another plan begins.
@@ -54,7 +54,7 @@ def critical_path(placed: Sequence[Placed], changes: Container[int] = ()) -> lis
 
 
 def step_path(
-    placed: Sequence[Placed], starts: Floats, count: int, changes: Container[int] = ()
+    placed: Sequence[PlacedOp], starts: Floats, count: int, changes: Container[int] = ()
 ) -> StepPath:
     """Walk back from when the last rank begins the last step, over `count` steps.
 
@@ -79,7 +79,7 @@ def step_path(
 class _Dependencies:
     """The operations that each operation can have waited for; a role is known by its first rank."""
 
-    def __init__(self, placed: Sequence[Placed], changes: Container[int]) -> None:
+    def __init__(self, placed: Sequence[PlacedOp], changes: Container[int]) -> None:
         self._placed, self._changes = placed, changes
         roles = {int(p.ranks[0]): p.ranks for p in placed}
         size = 1 + max(int(ranks.max()) for ranks in roles.values())
@@ -103,7 +103,7 @@ class _Dependencies:
         pipelines = {int(p.ranks[0]) for p in placed if p.op.match or p.op.urgency}
         self._loose = {lane for lane in self._lanes if lane[0] in pipelines}
         self._spans: dict[tuple[_Lane, int, int], Floats] = {}  # lane, step, column
-        self._times: dict[tuple[int, int], Times] = {}  # by source and column
+        self._times: dict[tuple[int, int], PlacedTimes] = {}  # by source and column
 
     def _on(self, index: int, column: int) -> tuple[float, float, int]:
         """Return an operation's start, end and last rank on one rank."""
@@ -159,7 +159,7 @@ class _Dependencies:
             return self.last_before(p.step)
         return None if latest is None else self._begun(latest, column)
 
-    def _inputs(self, p: Placed) -> list[int]:
+    def _inputs(self, p: PlacedOp) -> list[int]:
         keys = [(int(p.ranks[0]), name, p.step - back) for name, back in p.op.after]
         return [
             self._where[key] for key in keys if key in self._where

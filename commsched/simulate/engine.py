@@ -28,7 +28,7 @@ from commsched.simulate.cores import ROUNDS, SETTLED
 from commsched.simulate.draws import Draws
 from commsched.simulate.exchange_costs import GRAIN, ExchangeCosts, Known
 from commsched.simulate.pipelines import PipelineMessages, is_pipeline
-from commsched.simulate.placed import Placed, PlacedAlone, PlacedTurn, Source, Teams, by_source
+from commsched.simulate.placed import PlacedAlone, PlacedOp, PlacedTurn, Source, Teams, by_source
 from commsched.simulate.result import Prediction
 from commsched.simulate.team_exchange import teams_of
 from commsched.simulate.turns import SumCost, moving
@@ -53,8 +53,8 @@ class _Simulation:
         self.exchanges = exchanges
         exchanges.plan = plan
         self.strategy = STRATEGIES[plan.strategy]
-        self.placed: list[Placed] = []
-        self.ends: dict[Key, Placed] = {}  # what has been placed
+        self.placed: list[PlacedOp] = []
+        self.ends: dict[Key, PlacedOp] = {}  # what has been placed
         self.sharing = sharing
         self.draws = draws
         self.queues: dict[tuple[int, str], StreamQueue] = {}  # by role and stream
@@ -112,7 +112,7 @@ class _Simulation:
             moment = np.full(len(role.ranks), over)
             source = PlacedAlone(moment, moment, np.zeros_like(moment), self.ranks[index])
             for op in role.ops:
-                placed = Placed(op, step - 1, self.ranks[index], source)
+                placed = PlacedOp(op, step - 1, self.ranks[index], source)
                 self.ends.setdefault((index, step - 1, op.name), placed)
 
     def _queue(self, step: int, index: int, role: Role) -> None:
@@ -181,7 +181,7 @@ class _Simulation:
         )
 
     def _note(self, role: int, step: int, op: Op, source: Source, number: int = 0) -> None:
-        placed = Placed(op, step, self.ranks[role], source, number)
+        placed = PlacedOp(op, step, self.ranks[role], source, number)
         self.ends[role, step, op.name] = placed
         self.placed.append(placed)
 

@@ -29,7 +29,7 @@ class Turns(NamedTuple):
     closing: list[float]
 
 
-class Pipeline(NamedTuple):
+class PipelineState(NamedTuple):
     """The state of a pipeline before a step, s."""
 
     free: list[float]  # by lane
@@ -40,7 +40,7 @@ class Pipeline(NamedTuple):
     ready: list[float]  # by waiting chain
 
 
-class Placed(NamedTuple):
+class PlacedChains(NamedTuple):
     """When chains begin and end, and messages arrive; `free` and `port` after the step."""
 
     start: list[float]
@@ -51,17 +51,17 @@ class Placed(NamedTuple):
     port: list[float]
 
 
-def place_one(turns: Turns, pipeline: Pipeline) -> Placed:
+def place_one(turns: Turns, pipeline: PipelineState) -> PlacedChains:
     """Place the chains of one pipeline in the order in which they begin; see `serve_next`."""
-    run = _Run(turns, pipeline)
+    run = _ChainRun(turns, pipeline)
     run.all()
     return run.placed
 
 
-class _Run:
+class _ChainRun:
     """The chains that can begin, and what was placed."""
 
-    def __init__(self, turns: Turns, pipeline: Pipeline) -> None:
+    def __init__(self, turns: Turns, pipeline: PipelineState) -> None:
         self.turns, self.pipeline = turns, pipeline
         count, messages = len(turns.queue), max(turns.message, default=-1) + 1
         self.ready = [0.0] * count
@@ -72,7 +72,7 @@ class _Run:
         self.of_lane: list[list[int]] = [[] for _ in pipeline.free]
         for queue, lane in enumerate(turns.lanes):
             self.of_lane[lane].append(queue)
-        self.placed = Placed(
+        self.placed = PlacedChains(
             [0.0] * count,
             [0.0] * count,
             [0.0] * messages,

@@ -19,7 +19,7 @@ from commsched.program.model import Kind, Op, Role
 from commsched.program.placer import serve_next
 from commsched.schedule.rounds import Round
 from commsched.simulate.clocks import Clocks
-from commsched.simulate.one_pipeline import Pipeline, Turns, place_one
+from commsched.simulate.one_pipeline import PipelineState, Turns, place_one
 from commsched.simulate.turns import Chain, SumCost, chains
 
 Key = tuple[int, str]  # role, name
@@ -203,7 +203,7 @@ class PipelineMessages:
             return values.reshape(-1, self.teams, self.width)[:, first]
 
         state = map(of_teams, (*free, factor, self.busy, self.away, ready))
-        run = _Run(self, *state)
+        run = _StepState(self, *state)
         alike = bool((teams == teams[..., :1]).all())  # the members of every team
         if alike and len(first) <= self.few:
             run.one_by_one()
@@ -244,7 +244,7 @@ def _distinct(table: Floats) -> tuple[Ints, Ints]:
     return first, kinds.reshape(-1)
 
 
-class _Run:
+class _StepState:
     """The state of one step: each call of `_turn` places one chain in every team.
 
     Times are (chains, teams, members) s; the members of a team do the same at the same time.
@@ -298,7 +298,7 @@ class _Run:
                     self.ready[self.made.waiting],
                 )
             )
-            pipeline = Pipeline(free, port, factor, busy, away, ready)
+            pipeline = PipelineState(free, port, factor, busy, away, ready)
             found = place_one(self.made.turns, pipeline)
             ours = (self.start, self.end, self.begun, self.arrived, self.free, self.port)
             for values, moments in zip(ours, found, strict=True):

@@ -15,7 +15,7 @@ EVERY = slice(None)
 Columns = Ints | slice  # ranks of a role, by their places
 
 
-class Times(NamedTuple):
+class PlacedTimes(NamedTuple):
     """When consecutive operations were placed on ranks of a role, (operations, ranks) each."""
 
     start: Floats  # s
@@ -39,13 +39,13 @@ class Source(Protocol):
     def count(self) -> int:
         """How many operations there are."""
 
-    def times(self, some: slice, columns: Columns) -> Times:
+    def times(self, some: slice, columns: Columns) -> PlacedTimes:
         """Return the times of some operations on some ranks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedAlone:
-    """A single operation, (ranks,) each; see `Times`."""
+    """A single operation, (ranks,) each; see `PlacedTimes`."""
 
     start: Floats
     end: Floats
@@ -53,9 +53,9 @@ class PlacedAlone:
     last: Ints
     count: ClassVar[int] = 1
 
-    def times(self, some: slice, columns: Columns) -> Times:
+    def times(self, some: slice, columns: Columns) -> PlacedTimes:
         start, end, sent = (x[np.newaxis, columns] for x in (self.start, self.end, self.sent))
-        return Times(start, end, sent, self.last[np.newaxis, columns])
+        return PlacedTimes(start, end, sent, self.last[np.newaxis, columns])
 
 
 class Teams:
@@ -98,7 +98,7 @@ class PlacedTurn:
             object.__setattr__(self, "first", first)
             object.__setattr__(self, "latest", latest)
 
-    def times(self, some: slice, columns: Columns) -> Times:
+    def times(self, some: slice, columns: Columns) -> PlacedTimes:
         teams, begins = self.teams, self.chain.begins
         column = np.arange(len(self.start))[columns]
         team = column // teams.width
@@ -117,7 +117,7 @@ class PlacedTurn:
         if self.chain.sums:
             last = self._last(from_, to, column, team)
         sent = np.repeat(self.chain.sent[from_:to, np.newaxis], len(column), axis=1)
-        return Times(begin[:-1], begin[1:], sent, teams.ranks[last])
+        return PlacedTimes(begin[:-1], begin[1:], sent, teams.ranks[last])
 
     @property
     def count(self) -> int:
@@ -135,7 +135,7 @@ class PlacedTurn:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Placed:
+class PlacedOp:
     """One operation of one step, for all ranks of its role."""
 
     op: Op
@@ -164,11 +164,11 @@ class Placed:
         return found
 
     @property
-    def _every(self) -> Times:
+    def _every(self) -> PlacedTimes:
         return self.source.times(slice(self.number, self.number + 1), EVERY)
 
 
-def by_source(placed: Sequence[Placed]) -> Iterator[list[Placed]]:
+def by_source(placed: Sequence[PlacedOp]) -> Iterator[list[PlacedOp]]:
     """Group what was placed at once."""
     for _, some in groupby(placed, key=lambda p: id(p.source)):
         yield [*some]

@@ -20,7 +20,7 @@ from commsched.program.registry import STRATEGIES
 from commsched.program.strategy import Memory
 from commsched.simulate.breakdown import Makeup, makeups, message_makeup
 from commsched.simulate.critical_path import PathPart, StepPath, critical_path, step_path
-from commsched.simulate.placed import EVERY, Columns, Placed, by_source
+from commsched.simulate.placed import EVERY, Columns, PlacedOp, by_source
 from commsched.timeline.cycles import totals, windows
 from commsched.timeline.header import Predicted
 from commsched.timeline.measure import waiting_filled
@@ -37,7 +37,7 @@ class Prediction:
 
     plan: Plan
     steps: int
-    placed: list[Placed]
+    placed: list[PlacedOp]
     memory: Memory
     changes: Mapping[int, Plan] = field(default_factory=dict)  # first step -> plan from there on
 
@@ -201,7 +201,7 @@ class Prediction:
         return step_path(self.placed, self.starts, whole, self.changes)
 
 
-def _columns(placed: Sequence[Placed], most: int) -> dict[int, Columns]:
+def _columns(placed: Sequence[PlacedOp], most: int) -> dict[int, Columns]:
     """Return the places of the ranks below a number in each role, by the role's first rank."""
     roles = {int(p.ranks[0]): p.ranks for p in placed}
     return {
@@ -210,7 +210,7 @@ def _columns(placed: Sequence[Placed], most: int) -> dict[int, Columns]:
     }
 
 
-def _inputs(placed: list[Placed]) -> dict[str, tuple[After, ...]]:
+def _inputs(placed: list[PlacedOp]) -> dict[str, tuple[After, ...]]:
     """Return each operation's inputs on its own rank, of any rank and step; empty for a RECV."""
     found: dict[str, dict[After, None]] = {}
     own = ((p.op.after, p.op.name) for p in placed if p.op.kind is not Kind.RECV)

@@ -24,7 +24,7 @@ class SumCost(NamedTuple):
     sent: float  # B
 
 
-class Part(NamedTuple):
+class TurnPart(NamedTuple):
     """A computation, or an operation of a sum: from its input's end on."""
 
     op: Op
@@ -60,7 +60,7 @@ class Chain:
     """
 
     role: int
-    parts: tuple[Part, ...]
+    parts: tuple[TurnPart, ...]
     begins: Begins = field(init=False)
     sums: tuple[int, ...] = field(init=False)  # which parts wait for the team
     waits: Bools = field(init=False)  # the same, (parts,)
@@ -93,7 +93,7 @@ class Chain:
         return True, float(own[self.sums[0]]), float(slow[-1]), common, float(own[-1])
 
 
-def _begins(parts: Sequence[Part]) -> Begins:
+def _begins(parts: Sequence[TurnPart]) -> Begins:
     own = slow = common = 0.0
     behind, rows = False, []
     for part in parts:
@@ -117,7 +117,7 @@ def chains(
     """
     latest = handover * sum(1 / k for k in range(1, width + 1))
     for number, role in enumerate(roles):
-        parts: list[Part] = []
+        parts: list[TurnPart] = []
         for op in moving(role):
             if op.kind is Kind.RECV:
                 continue
@@ -127,10 +127,10 @@ def chains(
             if op.kind in MOVING:
                 late = handover if parts else 0.0
                 seconds = op.seconds if op.kind is Kind.COMPUTE else 0.0
-                parts.append(Part(op, seconds, late, False, float(op.nbytes)))
+                parts.append(TurnPart(op, seconds, late, False, float(op.nbytes)))
                 continue
             seconds, sent = cost(op)
             waits = op.kind is Kind.EXCHANGE
-            parts.append(Part(op, 0.0, seconds + (latest if waits else 0.0), waits, sent))
+            parts.append(TurnPart(op, 0.0, seconds + (latest if waits else 0.0), waits, sent))
         if parts:
             yield Chain(number, tuple(parts))

@@ -38,7 +38,7 @@ class SyncStep(NamedTuple):
     refreshes: bool  # parameters are broadcast at its end
 
 
-class Sync(Strategy):
+class Synchronous(Strategy):
     """Forward, backward, an exchange per bucket once it is ready, apply.
 
     overlap "backward": all buckets are applied at the end of the step; if the net states `apply`,
@@ -270,4 +270,4 @@ def _threads(plan: Plan) -> tuple[Param, int]:
     return settings["encode"], int(settings["together"])
 
 
-STRATEGIES.add("sync")(Sync())
+STRATEGIES.add("sync")(Synchronous())

@@ -42,8 +42,8 @@ from commsched.program.strategy import Memory
 from commsched.program.tensor_sums import (
     SCATTERS,
     SPREADS,
-    Exchanges,
     Segment,
+    StageSums,
     segment_end,
     segments,
     visits,
@@ -57,7 +57,7 @@ TENSOR = "tensor"  # purpose of the sums of activations
 class StageLaunches(NamedTuple):
     """The launches of a stage."""
 
-    activations: Exchanges
+    activations: StageSums
     reduces: list[int]  # of gradients, by priority
     gathers: list[int]  # of parameters, in the same order; []: every rank updates all
 
@@ -258,7 +258,7 @@ def launches_of(plan: Plan, stages: Sequence[Stage]) -> list[StageLaunches]:
     teams = [team for stage in stages for team in gradient_teams(plan.net, stage)]
     home = {t.name: team for team in teams for layer in team.layers for t in layer.tensors}
     by_layer = {layer.name: stage.number for stage in stages for layer in stage.layers}
-    found = [StageLaunches(Exchanges({}, {}), [], []) for _ in stages]
+    found = [StageLaunches(StageSums({}, {}), [], []) for _ in stages]
     order = sorted(range(len(plan.launches)), key=lambda i: plan.launches[i].priority)
     for index in order:
         launch = plan.launches[index]
@@ -320,7 +320,7 @@ def _check_whole(plan: Plan, stage: Stage, mine: StageLaunches) -> None:
             )
 
 
-def _check_activations(plan: Plan, who: str, wanted: set[int], mine: Exchanges) -> None:
+def _check_activations(plan: Plan, who: str, wanted: set[int], mine: StageSums) -> None:
     """Refuse a stage without an exchange of activations that it needs, or with others."""
     shared = plan.net.sequence > 1
     missing = wanted - mine.sums.keys()

@@ -26,7 +26,7 @@ from commsched.program.model import After, Kind, Op, Program, Role
 from commsched.program.parameters import Parameter, Range
 from commsched.program.registry import STRATEGIES
 from commsched.program.strategy import Memory, Strategy
-from commsched.program.units import GATHER, REGATHER, Unit, units
+from commsched.program.units import GATHER, REGATHER, LayerUnit, units
 
 MASTER = 4.0  # B of an element's float32 copy, which the optimiser updates
 MANY = 2**16
@@ -109,7 +109,7 @@ class Zero(Strategy):
         )
 
 
-def _whole(plan: Plan, unit: Unit) -> float:
+def _whole(plan: Plan, unit: LayerUnit) -> float:
     """Return the bytes of a unit's parameters."""
     return float(sum(t.nbytes for x in plan.net.layers[unit.start : unit.stop] for t in x.tensors))
 
@@ -125,12 +125,12 @@ def _most(sizes: Sequence[float], together: Iterable[Iterable[int]]) -> float:
     return max((sum(sizes[i] for i in some) for some in together), default=0.0)
 
 
-def _window(made: Sequence[Unit], width: int) -> list[range]:
+def _window(made: Sequence[LayerUnit], width: int) -> list[range]:
     """List the runs of `width` units."""
     return [range(i, min(i + width, len(made))) for i in range(len(made))]
 
 
-def _held(made: Sequence[Unit], prefetch: int) -> list[set[int]]:
+def _held(made: Sequence[LayerUnit], prefetch: int) -> list[set[int]]:
     """List the units that are gathered while each forward, then each backward computes."""
     order = _order(made)
     found = []
@@ -141,7 +141,7 @@ def _held(made: Sequence[Unit], prefetch: int) -> list[set[int]]:
     return found
 
 
-def _order(made: Sequence[Unit]) -> list[tuple[int, bool]]:
+def _order(made: Sequence[LayerUnit]) -> list[tuple[int, bool]]:
     """List the units in the order in which they compute, and whether backward."""
     forward = [(i, False) for i in range(len(made))]
     return forward + [(i, True) for i in reversed(range(len(made)))]
@@ -227,7 +227,7 @@ class _Step:
         first, *others = exchange_ops(self._plan, index, after[0])
         return [replace(first, after=tuple(after)), *others]
 
-    def _apply(self, unit: Unit) -> Op:
+    def _apply(self, unit: LayerUnit) -> Op:
         launch = self._plan.launches[unit.reduce]
         (phase,) = find_method(launch.method).expected_phases(
             self._plan.spec(launch), self._plan.group(launch)

@@ -14,7 +14,7 @@ from commsched.errors import CommschedError
 from commsched.exchange.method import resolved
 from commsched.exchange.pair import LIBRARY
 from commsched.exchange.registry import find_method
-from commsched.machine.library import Algorithm, Pipeline, algorithm_of
+from commsched.machine.library import Algorithm, PipelinedTrees, algorithm_of
 from commsched.machine.model import Device, Group, Machine
 from commsched.net.bucket import BucketSpec
 from commsched.plan.model import Plan
@@ -132,7 +132,7 @@ class _Known:
         return self.sent[key]
 
 
-_SHARES: dict[tuple[Group, str, Pipeline | None], float] = {}  # no link's speed changes bytes
+_SHARES: dict[tuple[Group, str, PipelinedTrees | None], float] = {}  # no link's speed changes bytes
 
 
 def _share_of(machine: Machine, group: Group, taken: Algorithm) -> float:

@@ -100,7 +100,7 @@ class Verified(msgspec.Struct, frozen=True):
     largest_relative_error: Mapping[str, float | None]  # method -> L2 error; None: not finite
 
 
-class Measured(Header, frozen=True, kw_only=True, omit_defaults=True):
+class RunHeader(Header, frozen=True, kw_only=True, omit_defaults=True):
     """The header of a run."""
 
     kind = "measured"
@@ -130,19 +130,19 @@ class Measured(Header, frozen=True, kw_only=True, omit_defaults=True):
         return {k: nan if v is None else v for k, v in (self.decisions or {}).items()}
 
 
-def header_from_data(kind: str, data: Any, where: str = "") -> Predicted | Measured:
+def header_from_data(kind: str, data: Any, where: str = "") -> Predicted | RunHeader:
     """Check the `meta` of a timeline file; unknown keys are left out."""
     where = f"{where}meta of the {kind} timeline"
     if kind == Predicted.kind:
         return files.convert(data, Predicted, where)
-    return files.convert(data, Measured, where)
+    return files.convert(data, RunHeader, where)
 
 
 def fabric_differences(a: Header, b: Header) -> tuple[str, ...]:
     """Say how the fabrics of two timelines differ, and what a run says of its plan's fabric."""
     found: list[str] = []
     for one in (a, b):
-        if isinstance(one, Measured):
+        if isinstance(one, RunHeader):
             found += one.other_fabric or ()
     if a.fabric is not None and b.fabric is not None:
         found += a.fabric.differences(b.fabric, (a.verb, b.verb))

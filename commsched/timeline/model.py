@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsched.arrays import Floats
-from commsched.timeline.header import Measured, Predicted
+from commsched.timeline.header import Predicted, RunHeader
 from commsched.timeline.names import decision_key
 
 Indices = npt.NDArray[np.int32]
@@ -35,7 +35,7 @@ class Span(NamedTuple):
 class Timeline:
     """Spans as parallel columns of length n; `stream` and `name` index into their tables."""
 
-    header: Predicted | Measured
+    header: Predicted | RunHeader
     plan_hash: str
     ranks: int
     streams: tuple[str, ...]  # in drawing order
@@ -96,9 +96,9 @@ class Timeline:
         return self.header if isinstance(self.header, Predicted) else Predicted()
 
     @property
-    def run(self) -> Measured:
+    def run(self) -> RunHeader:
         """Return the header of a run, or an empty one for a prediction."""
-        return self.header if isinstance(self.header, Measured) else Measured()
+        return self.header if isinstance(self.header, RunHeader) else RunHeader()
 
     @property
     def decisions(self) -> dict[str, float]:
@@ -119,7 +119,7 @@ class Timeline:
         cls,
         spans: Iterable[Span],
         *,
-        header: Predicted | Measured,
+        header: Predicted | RunHeader,
         plan_hash: str,
         ranks: int,
         streams: Iterable[str] = (),

@@ -17,7 +17,7 @@ import msgspec
 from commsched import files
 from commsched.errors import CommschedError
 from commsched.timeline import check
-from commsched.timeline.header import Count, Measured
+from commsched.timeline.header import Count, RunHeader
 from commsched.timeline.measure import waiting_filled
 from commsched.timeline.model import Columns, Span, Timeline
 
@@ -50,7 +50,7 @@ class PartHeader(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     t0: Finite = 0.0  # s, the run's start on rank 0's clock
     streams: tuple[str, ...] = ()  # in drawing order
     names: tuple[str, ...] = ()  # in program order
-    meta: Measured = Measured()
+    meta: RunHeader = RunHeader()
 
 
 class PartRow(NamedTuple):

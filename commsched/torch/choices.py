@@ -14,7 +14,7 @@ from commsched.arrays import Floats
 from commsched.net.experts import Experts
 from commsched.net.graph import Net, Tensor
 from commsched.torch.hooks import Hook
-from commsched.torch.mixtures import Mixture
+from commsched.torch.mixtures import ModuleMixture
 from commsched.torch.observer import tensors_in
 from commsched.torch.parameters import bare_name
 
@@ -59,10 +59,10 @@ class Picks(TorchDispatchMode):  # type: ignore[misc]
 
 
 @dataclass
-class Seen:
+class SeenTokens:
     """What the tokens of a mixture did in some steps, on one rank or on all."""
 
-    mixture: Mixture
+    mixture: ModuleMixture
     picks: Floats  # choices of each expert: (count,)
     rows: Floats  # that each expert read, if it is a module, without rows of zeros: (count,)
     steps: float = 0.0
@@ -80,14 +80,14 @@ class Seen:
         self.most_picks = max(self.most_picks, picks.max())
         self.most_rows = max(self.most_rows, rows.max())
 
-    def over_ranks(self, comm: MPI.Intracomm) -> "Seen":
+    def over_ranks(self, comm: MPI.Intracomm) -> "SeenTokens":
         """Return what all ranks saw, equal on each."""
         sums = np.array([self.steps, self.tokens, self.inputs, *self.picks, *self.rows])
         most = np.array([self.top, self.width, self.most_picks, self.most_rows, self.apart])
         comm.Allreduce(MPI.IN_PLACE, sums, op=MPI.SUM)
         comm.Allreduce(MPI.IN_PLACE, most, op=MPI.MAX)
         picks, rows = np.split(sums[3:], 2)
-        return Seen(self.mixture, picks, rows, *sums[:3].tolist(), *most.tolist())
+        return SeenTokens(self.mixture, picks, rows, *sums[:3].tolist(), *most.tolist())
 
     @property
     def experts(self) -> Experts | str:
@@ -122,13 +122,13 @@ class Seen:
 class Choices:
     """Watches the mixtures of a model in some forward passes."""
 
-    def __init__(self, model: Any, mixtures: list[Mixture]) -> None:
-        self.seen = [Seen(m, np.zeros(m.count), np.zeros(m.count)) for m in mixtures]
+    def __init__(self, model: Any, mixtures: list[ModuleMixture]) -> None:
+        self.seen = [SeenTokens(m, np.zeros(m.count), np.zeros(m.count)) for m in mixtures]
         self._modules: dict[str, Any] = {}
         for name, module in model.named_modules():  # outer ones first: wrappers
             self._modules.setdefault(bare_name(name), module)
 
-    def over_ranks(self, comm: MPI.Intracomm) -> list[Seen]:
+    def over_ranks(self, comm: MPI.Intracomm) -> list[SeenTokens]:
         """Return what all ranks saw, equal on each."""
         return [seen.over_ranks(comm) for seen in self.seen]
 
@@ -150,7 +150,7 @@ class Choices:
             yield
 
     @contextmanager
-    def _watched(self, seen: Seen) -> Iterator[None]:
+    def _watched(self, seen: SeenTokens) -> Iterator[None]:
         mixture = seen.mixture
         picks, rows = np.zeros(mixture.count), np.zeros(mixture.count)
         under_way: list[Picks] = []
@@ -203,7 +203,7 @@ def _width(tensor: Any) -> int:
     return int(tensor.shape[-1]) if tensor.ndim > 1 and tensor.is_floating_point() else 0
 
 
-def with_experts(net: Net, mixtures: list[Seen], layer_of: Mapping[str, str]) -> Net:
+def with_experts(net: Net, mixtures: list[SeenTokens], layer_of: Mapping[str, str]) -> Net:
     """Give layers the experts that were seen; the source says which, and what was not seen."""
     said = []
     for seen in mixtures:

@@ -32,7 +32,7 @@ from commsched.torch.captured_net import measured_net
 from commsched.torch.observer import Observer
 from commsched.torch.parameters import DTYPES, check_alike, check_kind, shape_of, trained
 from commsched.torch.sync import Sync
-from commsched.torch.trial import Trial
+from commsched.torch.trial import PlanTrial
 from commsched.torch.watch import Watch
 from commsched.units import seconds as in_words
 
@@ -97,8 +97,8 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
             broadcast_buffers,
             skip_overflow,
         )
-        self._trial: Trial | None = None
-        self._exchanges = Exchanges(self.sync)
+        self._trial: PlanTrial | None = None
+        self._exchanges = ExchangeTimes(self.sync)
         self.sync.after_step = self._after_step
         self.sync.before_means = self._before_means
         self._watch: Watch | None = Watch(model)
@@ -176,9 +176,9 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
             self._say("dense buckets of 25 MB are the best plan")
             self._record()
         else:
-            self._trial = Trial(self.sync, dense, found, self._steps)
+            self._trial = PlanTrial(self.sync, dense, found, self._steps)
 
-    def _decide(self, trial: Trial) -> None:
+    def _decide(self, trial: PlanTrial) -> None:
         """Keep the faster plan; the dense one if both are equally fast."""
         self._trial = None
         dense, found = (
@@ -237,7 +237,7 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
         return plan_file.from_data(data, "the plan of rank 0")
 
 
-class Exchanges:
+class ExchangeTimes:
     """The seconds of a plan's exchanges in real steps, on this rank."""
 
     def __init__(self, sync: Sync) -> None:

@@ -24,7 +24,7 @@ def hook(
     timeout: float = 600.0,
     device: str = "cpu",
     skip_overflow: bool = False,
-) -> tuple["Buckets", Callable[["Buckets", Any], Any]]:
+) -> tuple["DdpBuckets", Callable[["DdpBuckets", Any], Any]]:
     """Return state and hook for `ddp.register_comm_hook(*commsched.torch.hook(plan, comm))`.
 
     All ranks call it together; `comm` has the ranks of DDP's process group in the same order,
@@ -37,11 +37,11 @@ def hook(
         share_stream({"": torch.empty(0, device=device)})
     comm = started_by_mpi(comm)
     exchanger = Exchanger(plan, comm, timeout=timeout, device=device, skip_overflow=skip_overflow)
-    buckets = Buckets(exchanger, comm.Dup() if skip_overflow else None)
+    buckets = DdpBuckets(exchanger, comm.Dup() if skip_overflow else None)
     return buckets, lambda state, bucket: state.take(bucket)
 
 
-class Buckets:
+class DdpBuckets:
     """DDP's buckets of a step, and the names of their parameters."""
 
     def __init__(self, exchanger: Exchanger, skipping: MPI.Intracomm | None = None) -> None:

@@ -24,7 +24,7 @@ NOTE = (
 SILENT = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach")
 
 
-class Work(TorchDispatchMode):  # type: ignore[misc]
+class WorkCounter(TorchDispatchMode):  # type: ignore[misc]
     """Count the work of all operators that are called in a with block."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ def model_work(
             trained(model)  # refuses parameters without a shape, which `to` would empty
             model = model.to("meta")
             first = _on_meta(_first(batches))
-            work = Work()
+            work = WorkCounter()
             traffic = _observed(model, loss, first, work, lambda: work.nbytes)
             flops = _observed(model, loss, first, work, lambda: work.flops)
     except CommschedError:
@@ -109,7 +109,11 @@ def _on_meta(value: Any) -> Any:
 
 
 def _observed(
-    model: Any, loss: Callable[[Any], Any], batch: Any, work: Work, clock: Callable[[], float]
+    model: Any,
+    loss: Callable[[Any], Any],
+    batch: Any,
+    work: WorkCounter,
+    clock: Callable[[], float],
 ) -> Observer:
     """Observe a forward and a backward pass, whose time is what the clock counts."""
     observer = Observer(model, clock)

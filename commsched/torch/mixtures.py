@@ -14,7 +14,7 @@ CONVOLUTIONS = torch.nn.modules.conv._ConvNd  # axis 0 of a convolution is its c
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixture:
+class ModuleMixture:
     """Modules of one structure, or parameters with one first axis, beside a router of that size.
 
     The router is a matrix, of which one side is the number of experts.
@@ -28,11 +28,11 @@ class Mixture:
     experts: tuple[str, ...] = ()  # modules, one per expert
 
 
-def mixtures_of(model: Any) -> list[Mixture]:
+def mixtures_of(model: Any) -> list[ModuleMixture]:
     """List what may be mixtures of experts; nothing inside a module that is compiled."""
     shapes = {name: tuple(p.shape) for name, p in trained(model).items()}
     compiled = compiled_modules(model)
-    found: dict[tuple[str, int], list[Mixture]] = defaultdict(list)
+    found: dict[tuple[str, int], list[ModuleMixture]] = defaultdict(list)
     for name, module in model.named_modules():
         path = bare_name(name)
         if any(not outer or f"{path}.".startswith(f"{outer}.") for outer in compiled):
@@ -41,7 +41,7 @@ def mixtures_of(model: Any) -> list[Mixture]:
             router = _router(model, path, shapes, stacks, count)
             if router is not None:
                 home, width = router
-                one = Mixture(
+                one = ModuleMixture(
                     layer=path, home=home, count=count, width=width, stacks=stacks, experts=experts
                 )
                 found[home, count].append(one)
@@ -106,7 +106,7 @@ def _router(
         path = path.rpartition(".")[0]
 
 
-def _together(some: list[Mixture]) -> Mixture:
+def _together(some: list[ModuleMixture]) -> ModuleMixture:
     """Put the lists and parameters of one home together; rows are those of the first list."""
     first = next((one for one in some if one.experts), some[0])
     paths = [one.layer.split(".") for one in some]

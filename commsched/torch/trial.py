@@ -9,7 +9,7 @@ from commsched.torch.sync import Sync
 BLOCK = 5  # steps in a row under one plan while two are compared
 
 
-class Trial:
+class PlanTrial:
     """Steps under two plans in turns, dense first, and their seconds on this rank."""
 
     def __init__(self, sync: Sync, dense: Plan, found: Plan, steps: int) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from commsched.plan.model import Plan
 from commsched.train.layers.layer import TrainableNet
 from commsched.train.samples import Data
-from commsched.train.schedules import CONSTANT, Rates, Schedule
+from commsched.train.schedules import CONSTANT, Rates, RateSchedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class Settings:
     seed: int = 0
     fold: int = 0  # the held-out fold
     half: bool = False  # compute in 16 bits
-    schedule: Schedule = CONSTANT
+    schedule: RateSchedule = CONSTANT
     steps: int = 0  # of the training; only schedules that end with it need them
 
     def rates(self) -> Rates:

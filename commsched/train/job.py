@@ -37,7 +37,7 @@ from commsched.train.packing import unpacked
 from commsched.train.registry import DATA, NETS
 from commsched.train.sample_order import check_batch
 from commsched.train.samples import Data
-from commsched.train.schedules import CONSTANT, Schedule
+from commsched.train.schedules import CONSTANT, RateSchedule
 from commsched.train.training import Training, TrainOptions, is_watched
 from commsched.train.workers.daso import DasoWorker
 from commsched.train.workers.expert import ExpertWorker
@@ -83,7 +83,7 @@ class TrainRequest:
     planning: Mapping[str, Param]  # flag -> what is asked of the new plan
     optimizer: str | None
     rate: float | None
-    schedule: Schedule = CONSTANT
+    schedule: RateSchedule = CONSTANT
     validate: bool = False  # hold out samples to learn instead of the fold
     batch: int
     seed: int
@@ -307,7 +307,7 @@ def _checkpoint_flags(
     )
 
 
-def schedule_flags(schedule: Schedule, steps: int, evaluate: int) -> dict[str, str | int]:
+def schedule_flags(schedule: RateSchedule, steps: int, evaluate: int) -> dict[str, str | int]:
     """Return the flags of a schedule that decide a training's bits; none of a constant rate."""
     if schedule == CONSTANT:
         return {}

@@ -24,7 +24,7 @@ BATCHES = 16  # profiled batches, after one warm-up batch
 
 
 @dataclass
-class Seen:
+class SeenBatches:
     """Measurements of a net while it went through some batches."""
 
     forward: list[list[float]] = field(default_factory=list)  # batch, layer: s
@@ -53,7 +53,7 @@ def profile_net(
     """
     train = DATA[net.data](fold).train
     check_batch(batch, len(train), 1)
-    parameters, seen = {n: module.asarray(v) for n, v in net.start(seed).items()}, Seen()
+    parameters, seen = {n: module.asarray(v) for n, v in net.start(seed).items()}, SeenBatches()
     if half:
         parameters = {name: values.astype(np.float16) for name, values in parameters.items()}
     for step in range(-1, BATCHES):
@@ -62,7 +62,7 @@ def profile_net(
             net, parameters, module.asarray(as_float16(some.inputs) if half else some.inputs)
         )
         weight = (LossScale().value if half else 1.0) / some.targets.size
-        targets, kept = module.asarray(some.targets), seen if step >= 0 else Seen()
+        targets, kept = module.asarray(some.targets), seen if step >= 0 else SeenBatches()
         with np.errstate(over="ignore", invalid="ignore"):  # in 16 bits
             _time_batch(net, walk, targets, weight, kept, settled)
     source = f"commsched profile: medians of {BATCHES} batches of real data on one rank"
@@ -90,7 +90,7 @@ def _sharing(layer: TrainableLayer, output: int, half: bool) -> dict[str, Any]:
     return {"cut": "pair", "parts": parts, "summed": summed, "whole": 2.0 * output}
 
 
-def _layers(net: TrainableNet, seen: Seen, half: bool) -> list[Layer]:
+def _layers(net: TrainableNet, seen: SeenBatches, half: bool) -> list[Layer]:
     """Return the net's layers with their measurements."""
     forward, backward = (np.median(s, axis=0) for s in (seen.forward, seen.backward))
     layers: list[Layer] = []
@@ -134,7 +134,7 @@ def _time_batch(
     walk: ForwardBackward,
     targets: Array,
     weight: float,
-    seen: Seen,
+    seen: SeenBatches,
     settled: Callable[[], None],
 ) -> None:
     """Go forward and backward once, and read the clock after each layer."""

@@ -13,7 +13,7 @@ LEVELS = 20  # thetas that a tied codec may have
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
+class RateSchedule:
     """The share of the learning rate that each step has.
 
     After `warm_up` steps, in which the share rises evenly to 1:
@@ -45,7 +45,7 @@ class Schedule:
         return 1.0
 
 
-CONSTANT = Schedule()
+CONSTANT = RateSchedule()
 
 
 class Rates:
@@ -54,7 +54,7 @@ class Rates:
     A plateau: more than `patience` evaluations in a row whose held-out loss is not below the best.
     """
 
-    def __init__(self, rate: float, schedule: Schedule, steps: int) -> None:
+    def __init__(self, rate: float, schedule: RateSchedule, steps: int) -> None:
         self._rate, self._schedule, self._steps = rate, schedule, steps
         self._factor, self._best, self._bad = 1.0, inf, 0
 
@@ -83,7 +83,7 @@ class Rates:
         self._factor, self._best, self._bad = factor, best, int(bad)
 
 
-def read(text: str) -> Schedule:
+def read(text: str) -> RateSchedule:
     """Read `[warm-up:STEPS,]FORM`; raise CommschedError for anything else."""
     first, comma, rest = text.partition(",")
     warm, form = (first, rest) if comma else ("", text)
@@ -96,16 +96,20 @@ def read(text: str) -> Schedule:
                 raise ValueError
         kind, *numbers = form.split(":")
         if kind == "constant" and not numbers:
-            return Schedule(text=text, warm_up=warm_up)
+            return RateSchedule(text=text, warm_up=warm_up)
         if kind == "steps" and len(numbers) > 1:
             at = tuple(_whole(number) for number in numbers[1:])
-            return Schedule(text=text, kind=kind, factor=_share(numbers[0]), at=at, warm_up=warm_up)
+            return RateSchedule(
+                text=text, kind=kind, factor=_share(numbers[0]), at=at, warm_up=warm_up
+            )
         if kind == "cosine" and len(numbers) < 2:
             least = _share(numbers[0]) if numbers else 0.0
-            return Schedule(text=text, kind=kind, least=least, warm_up=warm_up)
+            return RateSchedule(text=text, kind=kind, least=least, warm_up=warm_up)
         if kind == "plateau" and len(numbers) == 2:
             factor, patience = _share(numbers[0]), _whole(numbers[1])
-            return Schedule(text=text, kind=kind, factor=factor, patience=patience, warm_up=warm_up)
+            return RateSchedule(
+                text=text, kind=kind, factor=factor, patience=patience, warm_up=warm_up
+            )
         raise ValueError
     except ValueError:
         raise CommschedError(
@@ -128,7 +132,7 @@ def _share(text: str) -> float:
 
 
 def tied(
-    method: str, per_rate: float, rate: float, schedule: Schedule, steps: int
+    method: str, per_rate: float, rate: float, schedule: RateSchedule, steps: int
 ) -> dict[int, str]:
     """Return a method with the codec `fft` by the step from which its dropped share theta holds.
 

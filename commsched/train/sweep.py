@@ -31,7 +31,7 @@ from commsched.train.job import (
 )
 from commsched.train.registry import NETS
 from commsched.train.training import finite_or_none
-from commsched.train.trials import HeldOutScore, Trial, Trials
+from commsched.train.trials import HeldOutScore, OneTraining, Trainings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Sweep:
     together: bool = False  # all ranks of the plan in this one process
 
 
-def sweep(wanted: TrainRequest, chosen: Sweep) -> Trials | None:
+def sweep(wanted: TrainRequest, chosen: Sweep) -> Trainings | None:
     """Train with the folds and seeds that the file lacks; rank 0 returns all trainings.
 
     All ranks call it. Random numbers of codecs are those of the training's own seed.
@@ -82,7 +82,7 @@ def _check(wanted: TrainRequest, chosen: Sweep, plan: Plan) -> None:
         )
 
 
-def _known(wanted: TrainRequest, chosen: Sweep, plan: Plan, rank: int) -> Trials:
+def _known(wanted: TrainRequest, chosen: Sweep, plan: Plan, rank: int) -> Trainings:
     """Return the file's results on rank 0; refuse a file of other trainings."""
     made: dict[str, str | int | float | bool] = {
         "--net": wanted.net,
@@ -96,7 +96,7 @@ def _known(wanted: TrainRequest, chosen: Sweep, plan: Plan, rank: int) -> Trials
     made |= {flag: value for flag, value in optional.items() if value is not None}
     made |= {"--validate": True} if wanted.validate else {}
     made |= schedule_flags(wanted.schedule, wanted.options.steps, wanted.options.evaluate)
-    nothing = Trials(plan=plan.hash, made=made)
+    nothing = Trainings(plan=plan.hash, made=made)
     if chosen.together and MPI.COMM_WORLD.size > 1:
         raise CommschedError("--together trains all ranks in one process; start one, not more")
     if rank:
@@ -110,14 +110,14 @@ def _known(wanted: TrainRequest, chosen: Sweep, plan: Plan, rank: int) -> Trials
     return found
 
 
-def _left(known: Trials, chosen: Sweep) -> list[tuple[int, int]]:
+def _left(known: Trainings, chosen: Sweep) -> list[tuple[int, int]]:
     there = {trial.key for trial in known.trials}
     return [(f, s) for f in chosen.folds for s in chosen.seeds if (f, s) not in there]
 
 
 def _one(
-    wanted: TrainRequest, chosen: Sweep, plan: Plan, known: Trials, fold: int, seed: int
-) -> Trials:
+    wanted: TrainRequest, chosen: Sweep, plan: Plan, known: Trainings, fold: int, seed: int
+) -> Trainings:
     """Train once, and add the result to the file."""
     seeded = replace(plan, seed=seed)
     trained = _together if chosen.together else _by_ranks
@@ -129,7 +129,7 @@ def _one(
     return known
 
 
-def _together(wanted: TrainRequest, plan: Plan) -> Trial:
+def _together(wanted: TrainRequest, plan: Plan) -> OneTraining:
     """Train all ranks of a plan in this process; what diverges stays so, without a loss."""
     begun, net, options = time.process_time(), NETS[wanted.net], wanted.options
     settings = settings_of(wanted, plan, wanted.options.steps)
@@ -147,7 +147,7 @@ def _together(wanted: TrainRequest, plan: Plan) -> Trial:
             loss = None if diverged else finite_or_none(score.loss / score.guesses)
             accuracy = score.correct / score.guesses
             held_out.append(HeldOutScore(steps=step + 1, loss=loss, accuracy=accuracy))
-    return Trial(
+    return OneTraining(
         fold=wanted.fold,
         seed=wanted.seed,
         held_out=tuple(held_out),
@@ -156,7 +156,7 @@ def _together(wanted: TrainRequest, plan: Plan) -> Trial:
     )
 
 
-def _by_ranks(wanted: TrainRequest, plan: Plan) -> Trial | None:
+def _by_ranks(wanted: TrainRequest, plan: Plan) -> OneTraining | None:
     """Train with the ranks of this job; None on all but rank 0."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log.jsonl") if MPI.COMM_WORLD.rank == 0 else None
@@ -169,4 +169,4 @@ def _by_ranks(wanted: TrainRequest, plan: Plan) -> Trial | None:
             if isinstance(line, training.HeldOutRow)
         )
     sent = float(found["sent_mean_bytes"])
-    return Trial(fold=wanted.fold, seed=wanted.seed, held_out=held_out, sent_bytes=sent)
+    return OneTraining(fold=wanted.fold, seed=wanted.seed, held_out=held_out, sent_bytes=sent)

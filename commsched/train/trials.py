@@ -22,7 +22,7 @@ class HeldOutScore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     accuracy: Share
 
 
-class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OneTraining(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One training."""
 
     fold: Count
@@ -44,27 +44,27 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self.held_out[-1]
 
 
-class Trials(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Trainings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All trainings of one plan so far; `made`: their other settings."""
 
     format: Literal["commsched-trials/1"] = "commsched-trials/1"
     plan: str  # hash; a trial's random numbers are those of its own seed
     made: dict[str, str | int | float | bool]
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[OneTraining, ...] = ()
 
 
-def spent(trainings: Sequence[Trial]) -> float | None:
+def spent(trainings: Sequence[OneTraining]) -> float | None:
     """Return the seconds of a processor of some trainings; None where one did not say."""
     known = [each.seconds for each in trainings if each.seconds is not None]
     return sum(known) if len(known) == len(trainings) else None
 
 
-def read(path: Path) -> Trials:
+def read(path: Path) -> Trainings:
     """Read a file of `write`."""
-    return files.read(path, Trials)
+    return files.read(path, Trainings)
 
 
-def write(path: Path, found: Trials) -> None:
+def write(path: Path, found: Trainings) -> None:
     """Write all trials so far; a reader sees the old file or the new one."""
     files.write(path, msgspec.to_builtins(found))
 

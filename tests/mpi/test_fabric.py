@@ -14,7 +14,7 @@ from commsched.machine.fabric import Fabric
 from commsched.run import session
 from commsched.run.job import agree
 from commsched.run.job.fabric import (
-    Own,
+    RankFacts,
     common_fabric,
     cores_of_host,
     crowded,
@@ -44,7 +44,7 @@ def test_every_rank_tells_the_same_fabric():
 
 def test_hosts_stand_in_tree_order_and_what_differs_between_ranks_is_all_told():
     ranks = [
-        Own(host=host, mpi="m", transport="t", cores=cores, processor=processor)
+        RankFacts(host=host, mpi="m", transport="t", cores=cores, processor=processor)
         for host, cores, processor in [("b", 8, "x"), ("a", 2, "y"), ("b", 4, "x"), ("b", 8, "y")]
     ]
     assert common_fabric(ranks) == Fabric(

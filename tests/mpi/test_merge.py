@@ -6,7 +6,7 @@ import pytest
 from commsched.run.engine.merge import NEWEST, merge
 from commsched.run.job.watchdog import watchdog
 from commsched.timeline import file as timeline_file
-from commsched.timeline.header import Measured
+from commsched.timeline.header import RunHeader
 from commsched.timeline.measure import waiting_filled
 from commsched.timeline.model import Span, Timeline
 from commsched.timeline.parts import PartHeader, PartWriter, find
@@ -44,7 +44,7 @@ def merged(path, block):
 def whole():
     everything = (span for rank in range(WORLD.size) for span in spans_of(rank))
     return waiting_filled(
-        Timeline.of(everything, header=Measured(), plan_hash="h", ranks=WORLD.size, **TABLES)
+        Timeline.of(everything, header=RunHeader(), plan_hash="h", ranks=WORLD.size, **TABLES)
     )
 
 

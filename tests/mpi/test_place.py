@@ -13,7 +13,7 @@ from commsched.lab.bench.device_buffers import measured
 from commsched.planner.fixed_method import given as planned
 from commsched.planner.request import Request
 from commsched.run import session
-from commsched.run.engine.probe import Arena, Exchanges
+from commsched.run.engine.probe import Arena, ProbeExchanges
 from commsched.run.engine.worker import Emulated
 from commsched.run.job import agree
 from commsched.run.job.store import Store
@@ -208,7 +208,7 @@ def test_a_training_on_a_device_learns_the_same_and_resumes(folder):
 def test_exchanges_of_a_device_are_timed_to_their_end():
     device = Late()
     where = Placement(device, StagedPath(device, CUT), PlainPath(CUT), "late")
-    exchanges = Exchanges(WORLD, Arena(40_000, where))
+    exchanges = ProbeExchanges(WORLD, Arena(40_000, where))
     exchanges.arena.fill(np.arange(100, dtype=np.float32))
     assert exchanges.seconds("ring", CODECS["dense"], 1000, 0.0) > 0
     copied = agree.gather_numbers(device.begun, WORLD)

@@ -15,7 +15,7 @@ from commsched.machine.model import Group
 from commsched.net.bucket import BucketSpec
 from commsched.run.engine.prepare import driver, prepared
 from commsched.run.engine.prepared import Landing, Prepared
-from commsched.run.engine.probe import TURNS, Arena, Exchanges
+from commsched.run.engine.probe import TURNS, Arena, ProbeExchanges
 from commsched.run.engine.transfer import Transfer, begin
 from commsched.run.engine.wait_for_messages import complete
 from commsched.run.job.clock import now
@@ -152,7 +152,7 @@ def test_packets_in_pieces_and_of_unknown_size_go_another_way():
 
 @pytest.mark.parametrize(("codec", "kind"), [("dense", Prepared), ("elias", Transfer)])
 def test_calibration_times_what_a_run_does(codec, kind):
-    exchanges, problems = Exchanges(WORLD, Arena(16 * NUMEL)), []
+    exchanges, problems = ProbeExchanges(WORLD, Arena(16 * NUMEL)), []
     with exchanges.beginner("doubling", CODECS[codec], NUMEL) as start:
         for turn in range(2 * TURNS):
             exchanges.arena.values[:] = 1 + WORLD.rank + turn

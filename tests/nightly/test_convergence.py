@@ -11,12 +11,12 @@ from commsched.lab.convergence.cases import plan_of
 from commsched.lab.convergence.tables import TABLES
 from commsched.plan import file as plan_file
 from commsched.train import trials
-from commsched.train.trials import Trials
+from commsched.train.trials import Trainings
 from tests.support.jobs import Job
 from tests.test_convergence import DEEP, KNOWN, LIMIT, NET
 
 
-def swept(plan: Path, table: str, case: str, ranks: int, *words: str) -> Trials:
+def swept(plan: Path, table: str, case: str, ranks: int, *words: str) -> Trainings:
     """Trainings of two seeds over two epochs, with so many ranks."""
     path = plan.with_name(f"{ranks}.json")
     net, strategy = TABLES[table].name, plan_file.read(plan).strategy

@@ -11,7 +11,7 @@ import pytest
 
 from commsched import files
 from commsched.timeline.file import Writer, read
-from commsched.timeline.header import Measured, Predicted
+from commsched.timeline.header import Predicted, RunHeader
 from commsched.timeline.model import Span, Timeline
 from commsched.timeline.parts import WINDOW, PartHeader, PartWriter
 
@@ -39,7 +39,7 @@ class Used(NamedTuple):
     memory: int  # B, the most
 
 
-def some_steps(first: int, last: int, header: Measured | Predicted) -> Timeline:
+def some_steps(first: int, last: int, header: RunHeader | Predicted) -> Timeline:
     """Compute that follows compute, and exchanges behind backward, later by chance on each rank."""
     rng = np.random.default_rng(first)
     spans = (
@@ -54,7 +54,7 @@ def some_steps(first: int, last: int, header: Measured | Predicted) -> Timeline:
     return Timeline.of(spans, header=header, plan_hash="0" * 64, ranks=RANKS, **tables)
 
 
-def written(path: Path, steps: int, header: Measured | Predicted) -> Path:
+def written(path: Path, steps: int, header: RunHeader | Predicted) -> Path:
     with files.writing(path) as file:
         lanes = [(rank, stream) for rank in range(RANKS) for stream in range(len(STREAMS))]
         writer = Writer(file, str(path), some_steps(0, 0, header), lanes)
@@ -68,7 +68,7 @@ def written(path: Path, steps: int, header: Measured | Predicted) -> Path:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert RANKS * STEPS * len(OPERATIONS) > 2e6
     folder = tmp_path_factory.mktemp("large")
-    return written(folder / "measured.json", STEPS, Measured(steps=STEPS))
+    return written(folder / "measured.json", STEPS, RunHeader(steps=STEPS))
 
 
 @pytest.mark.parametrize("words", ["show", "compare", "plot timeline.png", "plot timeline.html"])
@@ -90,7 +90,7 @@ def test_parts_of_a_crashed_run_beyond_what_is_read_give_their_newest_steps(tmp_
     path, ranks, steps = tmp_path / "measured.json", 2, 0
     names = {"streams": STREAMS, "names": ["forward", "b0/decide"]}
     headers = [
-        PartHeader(plan_hash="0" * 64, ranks=ranks, rank=rank, meta=Measured(), **names)
+        PartHeader(plan_hash="0" * 64, ranks=ranks, rank=rank, meta=RunHeader(), **names)
         for rank in range(ranks)
     ]
     parts = [PartWriter(path, header) for header in headers]

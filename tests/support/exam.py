@@ -24,7 +24,7 @@ from commsched.exchange.lockstep import exchange, fresh_states
 from commsched.exchange.method import Choice, Method
 from commsched.exchange.pair import Pair, route
 from commsched.exchange.registry import METHODS, find_method, legal_methods
-from commsched.machine.level import Span
+from commsched.machine.level import LevelShape
 from commsched.machine.model import Group
 from commsched.methods.node_union import method as node_union
 from commsched.run.engine.prepare import prepared
@@ -40,7 +40,10 @@ from tests.support.ranks import meet
 
 # Ranks on each node of the groups that are examined side by side; they are all ranks together.
 SPLITS = (((4, 4),), ((4, 3), (1,)), ((3, 3), (1, 1)), ((1,) * 5, (2, 1)), ((2, 2), (4,)))
-TREES = {(4, 4): (Span(2), Span(4), Span(8)), (4,): (Span(4, (2, 2)),)}  # others have two levels
+TREES = {
+    (4, 4): (LevelShape(2), LevelShape(4), LevelShape(8)),
+    (4,): (LevelShape(4, (2, 2)),),
+}  # others have two levels
 SHAPES = [shape for split in SPLITS for shape in split]
 UNLISTED_TOO = ((1, 1), (2, 1), (4, 3))  # take what is not listed, too: it is of the same codecs
 # Steps with one state. "rounded": sums that round; "mixed": another support on every rank.

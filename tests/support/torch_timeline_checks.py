@@ -18,7 +18,7 @@ from commsched.timeline import check as timeline_check
 from commsched.timeline import file as timeline_file
 from commsched.timeline.compare import compare
 from commsched.torch import DataParallel, attach
-from commsched.torch.data_parallel import Exchanges
+from commsched.torch.data_parallel import ExchangeTimes
 from commsched.torch.watch import Watch
 from tests.support.overlaps import overlaps
 from tests.support.torch_capture_checks import captured, planned
@@ -139,7 +139,7 @@ def a_machine_is_fitted_to_the_exchanges_of_real_steps():
     slow = replace(plan.machine.inside, per_byte=8 * plan.machine.inside.per_byte)
     slower = replace(plan.machine, inside=slow)
     with attach(model, plan) as sync:
-        exchanges = Exchanges(sync)
+        exchanges = ExchangeTimes(sync)
         train("mlp", with_sync(sync), 3, model)
     assert [len(each) for each in exchanges.seconds] == [3] * len(plan.launches)
     exchanges.seconds = [[s, s, 1.0] for s in exchange_seconds(plan, slower)]

@@ -19,7 +19,7 @@ from commsched.quantities import SECONDS
 from commsched.run.job.launcher import environment_rank
 
 if TYPE_CHECKING:
-    from commsched.calibrate.from_runs import Fitted, Run
+    from commsched.calibrate.from_runs import Fitted, MeasuredRun
     from commsched.machine.model import Machine
 
 EXAMPLE = """example:
@@ -92,7 +92,7 @@ def fit_to_runs(args: argparse.Namespace) -> None:
     print(f"written to {args.output}")
 
 
-def _data(found: "Fitted", before: "Machine", runs: "dict[str, Run]") -> dict[str, object]:
+def _data(found: "Fitted", before: "Machine", runs: "dict[str, MeasuredRun]") -> dict[str, object]:
     steps = {
         name: {
             "measured_ms": 1e3 * run.step,

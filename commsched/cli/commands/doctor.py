@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from commsched.cli.options import Flag, command
 
 if TYPE_CHECKING:
-    from commsched.run.doctor import Finding
+    from commsched.run.doctor import Diagnosis
 
 EXAMPLE = """example:
   commsched doctor
@@ -34,7 +34,7 @@ def doctor(args: argparse.Namespace) -> int:
     return int(any(finding.status is FindingStatus.FAIL for finding in findings))
 
 
-def _testbed() -> "Finding":
+def _testbed() -> "Diagnosis":
     """Check what the hosts of a testbed need."""
     from commsched.lab.testbed.system import lacking
     from commsched.run.doctor import OK, WARN

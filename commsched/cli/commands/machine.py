@@ -21,7 +21,7 @@ from commsched.quantities import MICROSECONDS, PORT
 from commsched.units import nbytes
 
 if TYPE_CHECKING:
-    from commsched.interchange.fit_links import Task
+    from commsched.interchange.fit_links import FitTask
     from commsched.machine.model import Link, Machine
 
 EXAMPLE = """example:
@@ -160,7 +160,7 @@ def _links(on: "Machine") -> dict[str, "Link"]:
     return levels or {"inside nodes": on.inside, "between nodes": on.between}
 
 
-def _measured(each: "Task") -> str:
+def _measured(each: "FitTask") -> str:
     """Say what a series has measured."""
     series, first, last = each.series, each.points[0][0], each.points[-1][0]
     nodes = {each.on.node_of_rank[rank] for rank in each.group.ranks}

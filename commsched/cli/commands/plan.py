@@ -29,7 +29,7 @@ from commsched.net import file as net_file
 from commsched.net.load import on_machine
 from commsched.plan import file as plan_file
 from commsched.plan.model import Param, Plan
-from commsched.planner.auto.choose import LOST, Choice, choose
+from commsched.planner.auto.choose import LOST, ChosenStrategy, choose
 from commsched.planner.auto.learning import cost_of
 from commsched.planner.break_even import RATES, BreakEven, break_even, check_break_even
 from commsched.planner.families import NO_PLAN, Planned, plan_with_verdict
@@ -237,7 +237,7 @@ def _searched(wanted: Request) -> Request:
 
 def _planned(
     args: argparse.Namespace, wanted: Request, say: Callable[[str], None]
-) -> tuple[Choice | None, Planned]:
+) -> tuple[ChosenStrategy | None, Planned]:
     """Plan the strategy that was asked for, or choose one."""
     if args.strategy != choice.AUTO:
         return None, plan_with_verdict(wanted, args.planner)
@@ -311,7 +311,11 @@ def _check(args: argparse.Namespace, wanted: Request, made: Plan) -> None:
 
 
 def _report(
-    args: argparse.Namespace, wanted: Request, made: Plan, chosen: Choice | None, spare: Spare
+    args: argparse.Namespace,
+    wanted: Request,
+    made: Plan,
+    chosen: ChosenStrategy | None,
+    spare: Spare,
 ) -> None:
     """Say all that the time limit has left time for, and what it has not."""
     even = _even(wanted, spare) if args.break_even else None

@@ -14,9 +14,9 @@ from commsched.cli.options import (
     TIMEOUT,
     TRAINABLE,
     Flag,
-    Group,
     ListOption,
     Option,
+    OptionGroup,
     command,
 )
 from commsched.cli.ranks import begin
@@ -78,7 +78,7 @@ OPTIONS = (
     Option(
         "--bucket", "SIZE", "with --method: bucket size, as float32; default: 0.5 MB", MEGABYTES
     ),
-    Group(
+    OptionGroup(
         (
             Option("--steps", "N", "number of steps", int, 200),
             Option("--epochs", "N", "number of epochs, instead of --steps", POSITIVE),
@@ -112,8 +112,8 @@ OPTIONS = (
     TIMEOUT,
     size.FORCE_SIZE,
     Flag("--json", "print the result as JSON"),
-    Group(SWEEP, "many trainings of one plan"),
-    Group(ELASTIC, "without mpiexec, under a supervisor"),
+    OptionGroup(SWEEP, "many trainings of one plan"),
+    OptionGroup(ELASTIC, "without mpiexec, under a supervisor"),
 )
 
 

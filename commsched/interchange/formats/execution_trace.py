@@ -77,13 +77,13 @@ class Node(msgspec.Struct):
         ]
 
 
-class Head(msgspec.Struct):
+class TraceHead(msgspec.Struct):
     """What every schema has."""
 
     schema: str
 
 
-class Trace(msgspec.Struct):
+class ExecutionTrace(msgspec.Struct):
     """The whole file."""
 
     nodes: list[Node]
@@ -97,12 +97,12 @@ def recognises(content: Content) -> bool:
 def read(content: Content, options: Options) -> Imported:
     """Make a net of the last step that has a backward pass."""
     what = "a trace of ExecutionTraceObserver"
-    schema = content.decode(Head, what).schema
+    schema = content.decode(TraceHead, what).schema
     if "chakra" not in schema:  # the nodes of older ones are written in other ways
         raise CommschedError(
             f"{content.where}: schema {schema[:40]!a} is older than 1.0.2-chakra; {RECORD}"
         )
-    trace = content.decode(Trace, what)
+    trace = content.decode(ExecutionTrace, what)
     nodes = sorted(trace.nodes, key=lambda node: node.id)
     marks = [i for i, node in enumerate(nodes) if node.name.startswith(STEP)]
     bounds = [*(marks or [0]), len(nodes)]

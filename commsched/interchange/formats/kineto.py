@@ -9,8 +9,8 @@ from commsched import units
 from commsched.errors import CommschedError
 from commsched.interchange import kineto_events, kineto_steps
 from commsched.interchange.content import Content
-from commsched.interchange.kineto_events import RECORD, Event, Recording
-from commsched.interchange.kineto_steps import Step
+from commsched.interchange.kineto_events import RECORD, KinetoEvent, KinetoProcess
+from commsched.interchange.kineto_steps import RecordedStep
 from commsched.interchange.passes import LayerWork, layers_of
 from commsched.interchange.registry import FORMATS, Format, Imported, Options
 from commsched.machine.devices import recognised
@@ -52,7 +52,7 @@ def read(content: Content, options: Options) -> Imported:
     return Imported(net=net, notes=tuple(notes), data=data)
 
 
-def alike(recording: Recording) -> tuple[list[Step], list[list[LayerWork]]]:
+def alike(recording: KinetoProcess) -> tuple[list[RecordedStep], list[list[LayerWork]]]:
     """Return the steps with the most frequent layers, and these layers in each of them."""
     steps = kineto_steps.steps(recording)
     layers = [layers_of(step.forward, step.backward) for step in steps]
@@ -91,7 +91,7 @@ def _layer(same: Sequence[LayerWork], place: int, first: Sequence[LayerWork]) ->
     )
 
 
-def _batch(recording: Recording, step: Step) -> tuple[int, str]:
+def _batch(recording: KinetoProcess, step: RecordedStep) -> tuple[int, str]:
     """Return the samples of a step, 0 if they are not known, and a note if they are not sure.
 
     They are an axis of the first input. If it has several, a later operator tells which one.
@@ -113,7 +113,7 @@ def _batch(recording: Recording, step: Step) -> tuple[int, str]:
     return 0, "the trace does not tell the batch: the net says 1; state it by --batch"
 
 
-def _axes(event: Event) -> tuple[int, ...]:
+def _axes(event: KinetoEvent) -> tuple[int, ...]:
     """Return the sizes of an operator's input that may be the batch; (): it says nothing of it.
 
     A recurrent operator's state has (layers, batch, hidden), whatever the axes of its input.
@@ -130,7 +130,7 @@ def _axes(event: Event) -> tuple[int, ...]:
     return x[:-1] if event.name == LINEAR else ()
 
 
-def _measured(recording: Recording, batch: int, source: str) -> Measured:
+def _measured(recording: KinetoProcess, batch: int, source: str) -> Measured:
     half = any(
         one.dtype in HALF
         for events in recording.host.values()
@@ -151,7 +151,7 @@ def _measured(recording: Recording, batch: int, source: str) -> Measured:
     )
 
 
-def _summary(steps: Sequence[Step]) -> dict[str, Any]:
+def _summary(steps: Sequence[RecordedStep]) -> dict[str, Any]:
     """Return medians over the steps, and each kind of collective."""
     kinds: dict[str, list[float]] = {}
     for step in steps:
@@ -174,7 +174,10 @@ def _summary(steps: Sequence[Step]) -> dict[str, Any]:
 
 
 def _notes(
-    recording: Recording, steps: Sequence[Step], layers: Sequence[LayerWork], data: dict[str, Any]
+    recording: KinetoProcess,
+    steps: Sequence[RecordedStep],
+    layers: Sequence[LayerWork],
+    data: dict[str, Any],
 ) -> list[str]:
     found = []
     if layers[0].name.startswith("bucket."):

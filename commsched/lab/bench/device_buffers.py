@@ -19,7 +19,7 @@ NBYTES = 64 * 2**20  # of a message
 SECONDS = 1.0  # time limit of each measurement
 
 
-class Buffers(NamedTuple):
+class BufferSeconds(NamedTuple):
     """Seconds for `nbytes`, from medians of the slower of two ranks."""
 
     device: str
@@ -41,7 +41,7 @@ class Buffers(NamedTuple):
         return None if self.pointed is None else self.staged / self.pointed
 
 
-def buffers(timeout: float, device: str) -> Buffers | None:
+def buffers(timeout: float, device: str) -> BufferSeconds | None:
     """Measure between the first two ranks; the result on rank 0."""
     check_device(device)
     with together(timeout) as (comm, dog):
@@ -52,7 +52,7 @@ def buffers(timeout: float, device: str) -> Buffers | None:
     return found if comm.rank == 0 else None
 
 
-def measured(comm: MPI.Intracomm, place: Placement, nbytes: int, budget: float) -> Buffers:
+def measured(comm: MPI.Intracomm, place: Placement, nbytes: int, budget: float) -> BufferSeconds:
     """Measure messages with a chosen placement; all ranks call this function."""
     device = place.device
     values = device.module.zeros(nbytes, np.uint8)
@@ -63,7 +63,7 @@ def measured(comm: MPI.Intracomm, place: Placement, nbytes: int, budget: float) 
     pointed = hosted if device is HOST else None
     if place.direct:
         pointed = _sent(comm, place, Pointers(device, CUT), values, budget)
-    return Buffers(device.about()[0], place.shown, nbytes, copy, staged, hosted, pointed)
+    return BufferSeconds(device.about()[0], place.shown, nbytes, copy, staged, hosted, pointed)
 
 
 def _copied(place: Placement, values: Array, budget: float) -> float:

@@ -24,7 +24,7 @@ from commsched.lab.convergence.trainings import (
 )
 from commsched.plan import file as plan_file
 from commsched.train import trials
-from commsched.train.trials import Trial
+from commsched.train.trials import OneTraining
 
 
 def train_again(
@@ -56,7 +56,7 @@ def train_again(
     return different
 
 
-def left_at(old: Trial, new: Trial) -> int | None:
+def left_at(old: OneTraining, new: OneTraining) -> int | None:
     """Return the step whose score is the first that differs; the last step if only bytes do."""
     pairs = zip(old.held_out, new.held_out, strict=True)
     last = old.end.steps if old.sent_bytes != new.sent_bytes else None
@@ -65,7 +65,7 @@ def left_at(old: Trial, new: Trial) -> int | None:
 
 def _made_again(
     wanted: ConvergenceRequest, known: tuple[Case, CaseResult]
-) -> Trial | CommschedError:
+) -> OneTraining | CommschedError:
     """Make one training."""
     case, old = known
     net, first = TABLES[wanted.table], old.trained.trials[0]

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 import msgspec
 
 from commsched import files
-from commsched.train.trials import Mean, Trial, Trials, mean
+from commsched.train.trials import Mean, OneTraining, Trainings, mean
 from commsched.training_log import Count, Positive, Share
 
 Word = Annotated[str, msgspec.Meta(min_length=1)]
@@ -72,11 +72,11 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     family: Word
     strategy: Word
     method: str
-    trained: Trials
+    trained: Trainings
     times: tuple[StepTimes, ...] = ()
     tuned: tuple[Tried, ...] = ()  # by rate; empty: the rate is the table's
     cosines: tuple[LayerCosine, ...] = ()  # of local losses
-    again: Trial | None = None  # the first training, made once more
+    again: OneTraining | None = None  # the first training, made once more
 
     @property
     def accuracy(self) -> Mean:
@@ -176,7 +176,7 @@ def differences(case: CaseResult, other: CaseResult) -> list[float]:
     return [mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None]
 
 
-def _mean_loss(trials: Sequence[Trial], place: int) -> float | None:
+def _mean_loss(trials: Sequence[OneTraining], place: int) -> float | None:
     """Return the mean loss at one point of the curves; None if a training has diverged."""
     losses = [trial.held_out[place].loss for trial in trials]
     return None if None in losses else mean([loss for loss in losses if loss is not None]).value

@@ -23,7 +23,7 @@ from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.run.job import start as job
 from commsched.train import trials
-from commsched.train.trials import Trials
+from commsched.train.trials import Trainings
 
 LIMIT = 3600.0  # s allowed for the trainings of one case
 OVER = ("no time is left",)
@@ -100,7 +100,7 @@ def train(
     end = begun + wanted.time_limit
     files.make_folder(path_of(wanted, folder).parent)
     requested, left = chosen(wanted), 0
-    tasks = [_Task(wanted, case, table.case(case.name), folder, end) for case in requested]
+    tasks = [_TrainingTask(wanted, case, table.case(case.name), folder, end) for case in requested]
     for number, (name, found) in enumerate(_tried(tasks, beside)):
         if isinstance(found, CommschedError):
             left += found.args == OVER
@@ -127,7 +127,7 @@ def _in_order(table: ConvergenceTable, name: str) -> ConvergenceTable:
     return msgspec.structs.replace(table, cases=tuple(found))
 
 
-class _Task(NamedTuple):
+class _TrainingTask(NamedTuple):
     """A case to train."""
 
     wanted: ConvergenceRequest
@@ -140,7 +140,7 @@ class _Task(NamedTuple):
 _Result = tuple[str, convergence.CaseResult | CommschedError]
 
 
-def _tried(tasks: Sequence[_Task], beside: Executor | None) -> Iterator[_Result]:
+def _tried(tasks: Sequence[_TrainingTask], beside: Executor | None) -> Iterator[_Result]:
     """Yield each case's name with its result or its error, the first to end first."""
     if beside is None:
         yield from map(_attempt, tasks)
@@ -149,7 +149,7 @@ def _tried(tasks: Sequence[_Task], beside: Executor | None) -> Iterator[_Result]
         yield done.result()
 
 
-def _attempt(task: _Task) -> _Result:
+def _attempt(task: _TrainingTask) -> _Result:
     try:
         return task.case.name, _trained(*task)
     except CommschedError as error:
@@ -240,7 +240,7 @@ def _drop_other(path: Path, plan: Plan, words: Sequence[str]) -> None:
         path.unlink()
 
 
-def _fits(found: Trials, plan: Plan, words: Sequence[str]) -> bool:
+def _fits(found: Trainings, plan: Plan, words: Sequence[str]) -> bool:
     """Whether trainings are of a plan, with the settings of a command; the last of a flag holds."""
     asked = dict(pairwise(words))
     made = {"--schedule": "constant", **found.made}  # a constant rate is not recorded

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from commsched.lab.convergence.table import Tried
 from commsched.train import trials
-from commsched.train.trials import Trial, mean, spent
+from commsched.train.trials import OneTraining, mean, spent
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the table's rate
 BEYOND = 2.0  # factor to the next rate while the best one lies at an end
@@ -61,7 +61,7 @@ def rates_beside(stem: Path) -> list[Path]:
     return sorted(stem.parent.glob(f"{stem.name}.rate-*.json"))
 
 
-def _tried(rate: float, found: Sequence[Trial]) -> Tried:
+def _tried(rate: float, found: Sequence[OneTraining]) -> Tried:
     losses = [trial.end.loss for trial in found]
     whole = [loss for loss in losses if loss is not None]
     return Tried(

@@ -17,7 +17,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 
 from commsched.exchange.pair import LIBRARY
 from commsched.exchange.registry import find_method
-from commsched.lab.peers.models import Training
+from commsched.lab.peers.models import PeerTraining
 from commsched.lab.peers.record import CAP
 from commsched.planner.method_schedule import begun
 from commsched.program.read_plan import read_plan
@@ -29,13 +29,13 @@ CAPS = (1, 5, CAP, 100)  # MB of a bucket of DistributedDataParallel
 POWER_RANKS = (1, 4)  # of PowerSGD
 BEGIN = 2  # step from which PowerSGD and our lossy plans compress
 
-Wrap = Callable[[Training], Any]  # -> what computes in the place of the model
+Wrap = Callable[[PeerTraining], Any]  # -> what computes in the place of the model
 
 
 class Contender:
     """One model with its optimizer, and the way its gradients are averaged."""
 
-    def __init__(self, training: Training, wrap: Wrap) -> None:
+    def __init__(self, training: PeerTraining, wrap: Wrap) -> None:
         self._training = training
         self._computes = wrap(training)
         self._done = 0
@@ -72,13 +72,13 @@ def join_gloo(comm: MPI.Intracomm) -> None:
     dist.init_process_group("gloo", f"tcp://{place}", rank=comm.rank, world_size=comm.size)
 
 
-def alone(training: Training) -> Contender:
+def alone(training: PeerTraining) -> Contender:
     """Return the contender that exchanges nothing: no peer and no plan can be faster."""
     return Contender(training, lambda training: training.model)
 
 
 def contenders(
-    make: Callable[[], Training],
+    make: Callable[[], PeerTraining],
     plans: Sequence[Path],
     comm: MPI.Intracomm,
     caps: Sequence[int] = CAPS,
@@ -121,7 +121,7 @@ class _PowerSgd:
         return powerSGD_hook.powerSGD_hook(state, bucket)
 
 
-def _attached(path: Path, comm: MPI.Intracomm, training: Training) -> Any:
+def _attached(path: Path, comm: MPI.Intracomm, training: PeerTraining) -> Any:
     """Follow a plan; one that hides exchanges under the next forward pass needs the optimizer."""
     plan = read_plan(path)
     if not all(find_method(launch.method).lossless for launch in plan.launches):
@@ -131,14 +131,14 @@ def _attached(path: Path, comm: MPI.Intracomm, training: Training) -> Any:
     return training.model
 
 
-def _ddp(cap: float, training: Training) -> Any:
+def _ddp(cap: float, training: PeerTraining) -> Any:
     model = training.model
     return torch.nn.parallel.DistributedDataParallel(
         model, bucket_cap_mb=cap, gradient_as_bucket_view=not _sparse(model)
     )
 
 
-def _hooked(hook: Any, state: Callable[[], Any], training: Training) -> Any:
+def _hooked(hook: Any, state: Callable[[], Any], training: PeerTraining) -> Any:
     wrapped = _ddp(CAP, training)
     wrapped.register_comm_hook(state(), hook)
     return wrapped

@@ -38,14 +38,14 @@ from commsched.train.samples import Data, Samples
 from commsched.train.schedules import Rates
 from commsched.train.schedules import read as read_schedule
 from commsched.train.training import finite_or_none
-from commsched.train.trials import HeldOutScore, Trial, Trials
+from commsched.train.trials import HeldOutScore, OneTraining, Trainings
 
 SIDE = 8  # pixels
 PIECE = 3  # pixels of a patch's side
 STRIDES = (1, 2, 2)
 
 
-class Columns(nn.Module):  # type: ignore[misc]
+class ColumnLinear(nn.Module):  # type: ignore[misc]
     """A matrix whose columns are outputs, as our layers have it, and a bias."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -61,8 +61,8 @@ class Digits(nn.Module):  # type: ignore[misc]
         super().__init__()
         channels = (1, width, 2 * width, 4 * width)
         for i, (before, after) in enumerate(pairwise(channels)):
-            self.add_module(f"convolution{i}", Columns(PIECE * PIECE * before, after))
-        self.output = Columns((SIDE // 4) ** 2 * 4 * width, 10)
+            self.add_module(f"convolution{i}", ColumnLinear(PIECE * PIECE * before, after))
+        self.output = ColumnLinear((SIDE // 4) ** 2 * 4 * width, 10)
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
         x = pixels.view(-1, 1, SIDE, SIDE)
@@ -74,7 +74,9 @@ class Digits(nn.Module):  # type: ignore[misc]
         return flat @ self.output.weight + self.output.bias
 
 
-def learn(args: argparse.Namespace, plan: Plan, fold: int, seed: int, comm: MPI.Intracomm) -> Trial:
+def learn(
+    args: argparse.Namespace, plan: Plan, fold: int, seed: int, comm: MPI.Intracomm
+) -> OneTraining:
     """Train once on all ranks; what diverges has no loss from then on."""
     begun, net = time.process_time(), NETS[args.net]
     data = DATA[net.data](fold)
@@ -110,7 +112,9 @@ def learn(args: argparse.Namespace, plan: Plan, fold: int, seed: int, comm: MPI.
                 rates.observe(held_out[-1].loss or inf)
     moved = comm.allreduce(sent[0]) / (args.steps * comm.size)
     seconds = round(comm.allreduce(time.process_time() - begun), 2)
-    return Trial(fold=fold, seed=seed, held_out=tuple(held_out), sent_bytes=moved, seconds=seconds)
+    return OneTraining(
+        fold=fold, seed=seed, held_out=tuple(held_out), sent_bytes=moved, seconds=seconds
+    )
 
 
 def _own(
@@ -163,7 +167,7 @@ def made_with(args: argparse.Namespace) -> dict[str, str | int | float | bool]:
     return made | ({"--validate": True} if args.validate else {})
 
 
-def _known(path: Path, nothing: Trials) -> Trials:
+def _known(path: Path, nothing: Trainings) -> Trainings:
     """Return the file's trainings, or none; refuse a file of others."""
     found = trials.read(path) if path.exists() else nothing
     if (found.plan, found.made) != (nothing.plan, nothing.made):
@@ -178,7 +182,7 @@ def main(words: Sequence[str] | None = None) -> None:
     comm = MPI.COMM_WORLD
     with errors_end_the_job(comm):
         plan = agree.on_all_ranks(lambda: read_plan(args.plan), comm)
-        nothing = Trials(plan=plan.hash, made=made_with(args))
+        nothing = Trainings(plan=plan.hash, made=made_with(args))
         known = agree.on_all_ranks(lambda: _known(args.sweep, nothing), comm)
         there = {trial.key for trial in known.trials}
         for fold in range(args.folds):

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from commsched import files
 from commsched.lab.peers.contenders import join_gloo
-from commsched.lab.peers.models import MODELS, Training, training
+from commsched.lab.peers.models import MODELS, PeerTraining, training
 from commsched.run.session import errors_end_the_job
 
 
@@ -28,7 +28,7 @@ def options(text: str, steps: int, which: str) -> argparse.ArgumentParser:
 
 
 @contextmanager
-def joined(args: argparse.Namespace) -> Iterator[tuple[MPI.Intracomm, Callable[[], Training]]]:
+def joined(args: argparse.Namespace) -> Iterator[tuple[MPI.Intracomm, Callable[[], PeerTraining]]]:
     """Yield all ranks, which gloo knows, too, and a function that makes equal trainings."""
     comm = MPI.COMM_WORLD
     with errors_end_the_job(comm):

@@ -14,7 +14,7 @@ import numpy as np
 from commsched import files
 from commsched.errors import CommschedError
 from commsched.lab.bench.row import BenchRow
-from commsched.lab.peers.record import ALONE, DENSE, Learned, Turns
+from commsched.lab.peers.record import ALONE, DENSE, Learned, PeerTurns
 from commsched.lab.testbed.bed import Testbed
 from commsched.lab.validate.fabrics import ShapedFabric
 from commsched.lab.validate.session import Say, begin
@@ -65,12 +65,12 @@ class PeersRequest:
 SETTINGS = ("rounds", "steps", "learning_steps", "calibration")  # that every result depends on
 
 
-class Cell(NamedTuple):
+class PeerCell(NamedTuple):
     """A model on a testbed: its jobs, and what was predicted of a step, s, by plan."""
 
     model: str
     bed: str
-    jobs: tuple[Turns, ...]  # by seed
+    jobs: tuple[PeerTurns, ...]  # by seed
     predicted: dict[str, float]
     learned: tuple[Learned, ...] = ()  # by seed
     lossy: str = ""  # the plan, the fastest as predicted of those that learn as well as dense sums
@@ -137,7 +137,7 @@ def check_settings(wanted: PeersRequest) -> None:
     begin(wanted.folder, {name: getattr(wanted, name) for name in SETTINGS})
 
 
-def cells(wanted: PeersRequest, say: Say) -> Iterator[Cell]:
+def cells(wanted: PeersRequest, say: Say) -> Iterator[PeerCell]:
     """Measure all cells, testbed by testbed."""
     check_settings(wanted)
     for bed in wanted.beds:
@@ -161,7 +161,7 @@ def _fabric(bed: str) -> Iterator[ShapedFabric]:
 
 def _cell(
     model: str, bed: str, folder: Path, fabric: ShapedFabric, wanted: PeersRequest, say: Say
-) -> Cell:
+) -> PeerCell:
     net, where = folder / f"{model}.net.json", f"{bed}, {model}"
     if not net.exists():
         say(f"{where}: capturing")
@@ -194,9 +194,9 @@ def _cell(
             say(f"{where}: training in turns, seed {seed}")
             run = partial(fabric.python, "commsched.lab.peers.turns", *words, *_seeded(seed, path))
             again_after_crashes(run, CRASHES if model in SPARSE else 0, say)
-        jobs.append(files.read(path, Turns))
+        jobs.append(files.read(path, PeerTurns))
     chosen = lossy[fastest[0]].stem if fastest else ""
-    return Cell(model, bed, tuple(jobs), predicted, learned, chosen)
+    return PeerCell(model, bed, tuple(jobs), predicted, learned, chosen)
 
 
 def again_after_crashes(run: Callable[[], object], crashes: int, say: Say) -> None:
@@ -257,7 +257,7 @@ def _plan(net: Path, machine: Path, lossy: tuple[str, ...], overlap: str) -> Pla
     return make_plan(request)
 
 
-def _row(cell: Cell, kind: str, ratios: list[float]) -> BenchRow | None:
+def _row(cell: PeerCell, kind: str, ratios: list[float]) -> BenchRow | None:
     """Compare our plan of a kind with its best peer; note the ratio."""
     what, lossy = f"{cell.bed}, {cell.model}, {kind}", kind == "lossy"
     bar = BAR_LOSSY if lossy else BAR_SPARSE if cell.model in SPARSE else BAR_EACH
@@ -278,7 +278,7 @@ def _row(cell: Cell, kind: str, ratios: list[float]) -> BenchRow | None:
     return BenchRow(what, ours, shown, f">= {bar:g}")
 
 
-def _learning(cell: Cell) -> BenchRow:
+def _learning(cell: PeerCell) -> BenchRow:
     """Say what each contender has learnt, and who learns worse than dense sums."""
     found = []
     for name in sorted(cell.learned[0].losses, key=lambda name: name != DENSE):
@@ -291,6 +291,6 @@ def _learning(cell: Cell) -> BenchRow:
     return BenchRow(what, None, f"{', '.join(found)}; {after}", "as dense, within its seeds")
 
 
-def _spread(cell: Cell, name: str) -> str:
+def _spread(cell: PeerCell, name: str) -> str:
     every = [s for job in cell.jobs for t in job.trained if t.name == name for s in t.seconds]
     return f"{min(every) * 1e3:.1f} to {max(every) * 1e3:.1f} ms"

@@ -23,7 +23,7 @@ BATCHES, HELD_OUT = 64, 16  # of a rank; of all ranks together, for the loss
 Loss = Callable[[Any, Any], Any]  # (model, batch) -> scalar
 
 
-class Training(NamedTuple):
+class PeerTraining(NamedTuple):
     """What one contender trains: every contender has a copy with equal numbers."""
 
     model: Any
@@ -33,7 +33,7 @@ class Training(NamedTuple):
     held_out: list[Any]
 
 
-class Residual(nn.Module):  # type: ignore[misc]
+class ResidualBlock(nn.Module):  # type: ignore[misc]
     """Two convolutions added to their input (He et al., CVPR 2016)."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
@@ -49,7 +49,7 @@ class Residual(nn.Module):  # type: ignore[misc]
         return functional.relu(self.norms[1](self.two(inner)) + self.short(x))
 
 
-class Block(nn.Module):  # type: ignore[misc]
+class GptBlock(nn.Module):  # type: ignore[misc]
     """A layer of a GPT, norms first."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Gpt(nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.letters, self.places = nn.Embedding(LETTERS, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.blocks = nn.Sequential(*(GptBlock() for _ in range(LAYERS)))
         self.head = nn.Linear(WIDTH, LETTERS)
 
     def forward(self, letters: Any) -> Any:
@@ -116,7 +116,7 @@ class Dlrm(nn.Module):  # type: ignore[misc]
 
 def _resnet18() -> tuple[Any, Loss, Any]:
     blocks = [
-        Residual(before, after, stride)
+        ResidualBlock(before, after, stride)
         for before, after, stride in zip(
             (64, 64, 64, 128, 128, 256, 256, 512),
             (64, 64, 128, 128, 256, 256, 512, 512),
@@ -200,7 +200,7 @@ MODELS = {
 }
 
 
-def training(name: str, rank: int, ranks: int, seed: int = 0) -> Training:
+def training(name: str, rank: int, ranks: int, seed: int = 0) -> PeerTraining:
     """Make a model, its optimizer and this rank's batches: equal seeds give equal numbers."""
     make, draw = MODELS[name]
     torch.manual_seed(seed)
@@ -210,7 +210,7 @@ def training(name: str, rank: int, ranks: int, seed: int = 0) -> Training:
         return draw(torch.Generator().manual_seed(1_000_000 * seed + number))
 
     batches = [batch(HELD_OUT + rank + k * ranks) for k in range(BATCHES)]
-    return Training(model, loss, optimizer, batches, [batch(k) for k in range(HELD_OUT)])
+    return PeerTraining(model, loss, optimizer, batches, [batch(k) for k in range(HELD_OUT)])
 
 
 def _build(name: str) -> tuple[Any, Callable[[Any], Any], Any, list[Any]]:

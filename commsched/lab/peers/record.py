@@ -17,7 +17,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     loss: float | None  # held out, after all steps; None: it diverged
 
 
-class Turns(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PeerTurns(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All contenders of one job, which trained in turns."""
 
     format: Literal["commsched-peers/1"] = "commsched-peers/1"

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from commsched.lab.peers.contenders import Contender, alone, contenders
 from commsched.lab.peers.job import joined, options, write
-from commsched.lab.peers.record import ALONE, Trained, Turns
+from commsched.lab.peers.record import ALONE, PeerTurns, Trained
 from commsched.run.job import agree
 
 SECONDS = 2.0
@@ -49,7 +49,7 @@ def main() -> None:
             Trained(name=name, seconds=tuple(seconds[name]), loss=trained[name].held_out())
             for name in names
         )
-        write(Turns(model=args.model, seed=args.seed, steps=steps, trained=found), args, comm)
+        write(PeerTurns(model=args.model, seed=args.seed, steps=steps, trained=found), args, comm)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ PLANNING = 4.0  # s of search for each of our plans
 USUAL = 100e6  # B of gradients of a net for which buckets of fixed sizes are meant
 
 
-class Predicted(NamedTuple):
+class PredictedPlan(NamedTuple):
     """A plan of a decision and its simulated iteration."""
 
     plan: Plan
@@ -39,19 +39,19 @@ class Predicted(NamedTuple):
     seconds: float
 
 
-def plans(net: Net, machine: Machine, planning: float = PLANNING) -> list[Predicted]:
+def plans(net: Net, machine: Machine, planning: float = PLANNING) -> list[PredictedPlan]:
     """Return up to PLANS different plans; the planner's choice is the first."""
     everything = Request(
         net=net, machine=machine, lossy=OURS["best"], scale=net.nbytes / USUAL, time_limit=planning
     )
-    found: dict[str, Predicted] = {}
+    found: dict[str, PredictedPlan] = {}
     known: Known = {}
 
     def add(name: str, plan: Plan) -> None:
         launches = tuple(replace(launch, reason=None) for launch in plan.launches)
         bare = replace(plan, launches=launches, planner="", iteration=0.0, bound=0.0)
         if bare.hash not in found:
-            found[bare.hash] = Predicted(bare, [], iteration(bare, known))
+            found[bare.hash] = PredictedPlan(bare, [], iteration(bare, known))
         found[bare.hash].names.append(name)
 
     for name, lossy in OURS.items():

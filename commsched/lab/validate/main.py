@@ -21,7 +21,7 @@ from commsched.lab.validate.table import (
     FailedRow,
     Pair,
     Row,
-    RowFile,
+    TableFile,
     ValidationRow,
     appending,
 )
@@ -92,7 +92,7 @@ def _rows(
     cells: Sequence[ValidationCell],
     session: BedSession,
     wanted: ValidationRequest,
-    file: RowFile,
+    file: TableFile,
     done: Done,
 ) -> dict[ValidationCell, Row]:
     """Measure cells on a running bed; a cell that fails does not keep the others from it."""

@@ -161,7 +161,7 @@ def write(path: Path, rows: Iterable[Row]) -> None:
     files.write_bytes(path, b"".join(map(_encoded, (_Header(), *rows))))
 
 
-class RowFile:
+class TableFile:
     """A table that is being made: `rows` are those that it has."""
 
     def __init__(self, file: IO[bytes], rows: list[Row]) -> None:
@@ -173,7 +173,7 @@ class RowFile:
 
 
 @contextmanager
-def appending(path: Path) -> Iterator[RowFile]:
+def appending(path: Path) -> Iterator[TableFile]:
     """Open a table to go on with it, alone; what an interrupt has torn off is dropped."""
     with locked(path, str(path)):
         files.check_writable(path)
@@ -185,7 +185,7 @@ def appending(path: Path) -> Iterator[RowFile]:
             write(path, ())
         rows = read(path)
         with files.open_to_append(path) as file:
-            yield RowFile(file, rows)
+            yield TableFile(file, rows)
 
 
 def _encoded(line: Line) -> bytes:

@@ -12,7 +12,7 @@ from commsched.program.registry import STRATEGIES
 Params = dict[str, Param]
 
 
-class Candidate(NamedTuple):
+class StrategyCandidate(NamedTuple):
     """A strategy and its parameters, those left out that keep their defaults."""
 
     strategy: str
@@ -27,23 +27,23 @@ class Candidate(NamedTuple):
 class LeftOut(NamedTuple):
     """A candidate that has no row, and why."""
 
-    candidate: Candidate
+    candidate: StrategyCandidate
     why: str
     need: float = 0.0  # B of a rank, if that is why
     floor: float = 0.0  # s that it takes at least, if that is why
 
 
-def candidates(request: Request) -> Iterator[Candidate | LeftOut]:
+def candidates(request: Request) -> Iterator[StrategyCandidate | LeftOut]:
     """Yield the candidates of every registered strategy; parameters of the request are kept."""
     for name, strategy in STRATEGIES.items():
         unknown = [key for key in request.params if key not in strategy.parameters]
         if unknown:
-            yield LeftOut(Candidate(name, {}), f"has no parameter {', '.join(unknown)}")
+            yield LeftOut(StrategyCandidate(name, {}), f"has no parameter {', '.join(unknown)}")
             continue
         try:
-            yield from (Candidate(name, params) for params in _products(request, name))
+            yield from (StrategyCandidate(name, params) for params in _products(request, name))
         except CommschedError as error:
-            yield LeftOut(Candidate(name, {}), str(error))
+            yield LeftOut(StrategyCandidate(name, {}), str(error))
 
 
 def _products(request: Request, name: str) -> list[Params]:
@@ -76,7 +76,7 @@ def _longer(request: Request, found: list[Params], key: str, parameter: Paramete
     return longer
 
 
-def larger(candidate: Candidate, given: Params) -> Candidate | None:
+def larger(candidate: StrategyCandidate, given: Params) -> StrategyCandidate | None:
     """Return the candidate with the defaults of what only saves memory; None if it is that one."""
     known = STRATEGIES[candidate.strategy].parameters
     saving = [key for key in candidate.params if known[key].saves and key not in given]

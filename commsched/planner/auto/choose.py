@@ -7,7 +7,7 @@ from commsched.errors import CommschedError
 from commsched.planner.auto.candidates import LeftOut
 from commsched.planner.auto.learning import may_be_chosen
 from commsched.planner.auto.rows import Row, risky, runner_up
-from commsched.planner.auto.search import Say, Search
+from commsched.planner.auto.search import Say, StrategySearch
 from commsched.planner.request import Request
 from commsched.simulate.exchange_costs import Known
 from commsched.units import nbytes
@@ -16,7 +16,7 @@ LOST = 0.5  # points of accuracy, or per cent of the loss, that a choice may los
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class ChosenStrategy:
     """All rows by time, the winner among them, and what was left out."""
 
     rows: tuple[Row, ...]
@@ -45,21 +45,21 @@ def choose(
     unmeasured: bool = False,
     say: Say = lambda _: None,
     exhaustive: bool = False,
-) -> Choice:
+) -> ChosenStrategy:
     """Plan candidates within the memory; the winner is the least time of the legal rows.
 
     Candidates that can be neither winner nor runner-up are left out, unless `exhaustive`.
     """
     limit = request.memory or request.machine.device.memory
     wanted = replace(request, report=None, played={}, coded=may_be_chosen(lost, unmeasured))
-    search = Search(wanted, planner, limit, lost, unmeasured, say, exhaustive)
+    search = StrategySearch(wanted, planner, limit, lost, unmeasured, say, exhaustive)
     search.run()
     rows = search.rows
     legal = [one for one in rows if not one.refused]
     if not legal:
         raise _nothing(rows, search.left_out, limit, lost)
     first, second = legal[0], runner_up(legal)
-    choice = Choice(
+    choice = ChosenStrategy(
         rows=tuple(rows),
         left_out=tuple(search.left_out),
         winner=first,
@@ -71,7 +71,7 @@ def choose(
     return choice if search.stopped else _with_risks(choice)
 
 
-def _with_risks(choice: Choice) -> Choice:
+def _with_risks(choice: ChosenStrategy) -> ChosenStrategy:
     """Compute the risk of the best row of each strategy."""
     played: Known = {}
     known = {id(one): risky(one, played) for one in choice.best}

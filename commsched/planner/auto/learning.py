@@ -38,7 +38,7 @@ class Lessons(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     lessons: tuple[Lesson, ...]
 
 
-class Cost(NamedTuple):
+class LearningCost(NamedTuple):
     """What a plan costs in learning."""
 
     lost: float | None  # worst of the nets; None: not measured
@@ -71,22 +71,26 @@ def lossy_codecs(plan: Plan) -> tuple[str, ...]:
     return tuple(sorted({method.coding for method in methods if not method.lossless}))
 
 
-def cost(plan: Plan) -> Cost:
+def cost(plan: Plan) -> LearningCost:
     """Look up what a plan's strategy, parameters and codecs cost; the worst of the nets counts."""
     strategy, codecs = STRATEGIES[plan.strategy], lossy_codecs(plan)
     params = decisive(plan.strategy, strategy.settings(plan))
     if strategy.exact:
         if params != decisive(plan.strategy, dict(strategy.defaults)):
             same = _worst(plan.strategy, params, codecs)
-            return same if same.lost is not None else Cost(None, f"{same} with {_shown(params)}")
+            return (
+                same
+                if same.lost is not None
+                else LearningCost(None, f"{same} with {_shown(params)}")
+            )
         if not codecs:
-            return Cost(0.0, "none: the sums of one process")
+            return LearningCost(0.0, "none: the sums of one process")
         found = [cost_of(codec) for codec in codecs]
         return max(found, key=lambda one: (one.lost is None, one.lost or 0.0))
     return _worst(plan.strategy, params, codecs)
 
 
-def cost_of(codec: str) -> Cost:
+def cost_of(codec: str) -> LearningCost:
     """Look up what a lossy codec or method costs under dense sums; the worst of the nets counts."""
     return _worst(DENSE, None, (lossy_name(codec),))
 
@@ -106,7 +110,7 @@ def _alike(one: str, other: str) -> bool:
     return one == other or (STRATEGIES[one].exact and STRATEGIES[other].exact)
 
 
-def _worst(strategy: str, params: dict[str, Param] | None, codecs: tuple[str, ...]) -> Cost:
+def _worst(strategy: str, params: dict[str, Param] | None, codecs: tuple[str, ...]) -> LearningCost:
     """Return the worst lesson of a strategy with these parameters and codecs."""
     known = [x for x in lessons() if _alike(x.strategy, strategy) and set(codecs) <= set(x.codecs)]
     same = [x for x in known if params is None or x.params == params]
@@ -114,10 +118,10 @@ def _worst(strategy: str, params: dict[str, Param] | None, codecs: tuple[str, ..
         worst = max(same, key=lambda one: one.lost)
         nets = len({lesson.net for lesson in same})
         also = f", the worst of {nets} nets" if nets > 1 else ""
-        return Cost(worst.lost, f"{_amount(worst)} ({worst.net}{also})")
+        return LearningCost(worst.lost, f"{_amount(worst)} ({worst.net}{also})")
     if codecs and params is None:
-        return Cost(None, f"{NOT_MEASURED}: {', '.join(codecs)}")
-    return Cost(None, NOT_MEASURED + _nearest(known, params or {}))
+        return LearningCost(None, f"{NOT_MEASURED}: {', '.join(codecs)}")
+    return LearningCost(None, NOT_MEASURED + _nearest(known, params or {}))
 
 
 def _nearest(known: list[Lesson], params: dict[str, Param]) -> str:

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from commsched.planner.auto.candidates import LeftOut
-from commsched.planner.auto.choose import Choice
+from commsched.planner.auto.choose import ChosenStrategy
 from commsched.planner.auto.rows import SHARE, Row
 from commsched.units import count, nbytes, seconds
 
@@ -12,12 +12,12 @@ SAME = 5e-4  # share of the time below which two rows are called equal
 PARTS = {"exposed": "exposed communication", "bubble": "bubble", "busy": "computing and coding"}
 
 
-def reasons(choice: Choice) -> list[str]:
+def reasons(choice: ChosenStrategy) -> list[str]:
     """Return sentences: why the first won, why the runner-up lost, and who was faster."""
     return [*_won(choice), *_lost(choice), *_faster(choice), *_risk(choice)]
 
 
-def left_out(choice: Choice) -> list[str]:
+def left_out(choice: ChosenStrategy) -> list[str]:
     """Say what has no row and why: a line for each reason, with the strategies that have it."""
     found: defaultdict[str, Counter[str]] = defaultdict(Counter)
     needs: defaultdict[str, list[float]] = defaultdict(list)
@@ -41,7 +41,7 @@ def left_out(choice: Choice) -> list[str]:
     ]
 
 
-def _won(choice: Choice) -> Iterator[str]:
+def _won(choice: ChosenStrategy) -> Iterator[str]:
     legal = sum(not one.refused for one in choice.rows)
     first = choice.winner
     yield (
@@ -50,7 +50,7 @@ def _won(choice: Choice) -> Iterator[str]:
     )
 
 
-def _lost(choice: Choice) -> Iterator[str]:
+def _lost(choice: ChosenStrategy) -> Iterator[str]:
     """Say by which parts of its time the runner-up lost."""
     first, second = choice.winner, choice.runner_up
     if second is None:
@@ -82,7 +82,7 @@ def _difference(one: Row, other: Row) -> str:
     return ", ".join(words) or "no single part"
 
 
-def _faster(choice: Choice) -> Iterator[str]:
+def _faster(choice: ChosenStrategy) -> Iterator[str]:
     """Name what takes less time than the winner and must not be chosen."""
     for one in choice.best:
         if one.refused and one.time < choice.winner.time:
@@ -92,7 +92,7 @@ def _faster(choice: Choice) -> Iterator[str]:
             )
 
 
-def _risk(choice: Choice) -> Iterator[str]:
+def _risk(choice: ChosenStrategy) -> Iterator[str]:
     """Tell whether the winner stays first where links give less than the machine file says."""
     first, second = choice.winner, choice.runner_up
     if second is None or first.risk is None or second.risk is None:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from commsched.errors import CommschedError
 from commsched.machine.slower import slower
 from commsched.plan.model import Plan
-from commsched.planner.auto.candidates import Candidate
-from commsched.planner.auto.learning import NOT_MEASURED, Cost, cost, lossy_codecs
+from commsched.planner.auto.candidates import StrategyCandidate
+from commsched.planner.auto.learning import NOT_MEASURED, LearningCost, cost, lossy_codecs
 from commsched.planner.families import NO_PLAN, plan_with_verdict
 from commsched.planner.limits.memory import needed, refusal
 from commsched.planner.message_codecs import KEY
@@ -46,17 +46,17 @@ class Times(NamedTuple):
 class Row:
     """A candidate with its plan; `times` are those of as many batches as there are ranks."""
 
-    candidate: Candidate
+    candidate: StrategyCandidate
     plan: Plan
     times: Times
     batches: int  # in a step
     memory: float  # B on the rank that needs most
-    learning: Cost
+    learning: LearningCost
     refused: str = ""  # why it must not be chosen
     risk: float | None = None  # share that the time grows by with slower links; None: not computed
 
     @property
-    def told(self) -> Candidate:
+    def told(self) -> StrategyCandidate:
         """Return the candidate with the codec of messages, if one was chosen for its plan."""
         name = str(self.plan.params.get(KEY, AS_THEY_ARE))
         if KEY in self.candidate.params or name == AS_THEY_ARE:
@@ -76,7 +76,7 @@ def runner_up(legal: Sequence[Row]) -> Row | None:
     return next(apart, others[0] if others else None)
 
 
-def request_of(request: Request, candidate: Candidate, limit: float) -> Request:
+def request_of(request: Request, candidate: StrategyCandidate, limit: float) -> Request:
     """Return the request of one candidate; frames without an error budget get nothing lossy."""
     found = replace(
         request, strategy=candidate.strategy, params=dict(candidate.params), memory=limit
@@ -93,7 +93,7 @@ def outline(request: Request) -> Plan:
     return request.plan()
 
 
-def row(request: Request, candidate: Candidate, planner: str, limit: float) -> Row:
+def row(request: Request, candidate: StrategyCandidate, planner: str, limit: float) -> Row:
     """Plan and simulate a candidate; refuse one that does not fit into `limit` B per rank."""
     wanted = request_of(request, candidate, limit)
     made = plan_with_verdict(wanted, planner)
@@ -114,11 +114,11 @@ def row(request: Request, candidate: Candidate, planner: str, limit: float) -> R
     )
 
 
-def learning(plan: Plan, batches: int) -> Cost:
+def learning(plan: Plan, batches: int) -> LearningCost:
     """Look up the cost in learning; that of a step with more or fewer batches is not known."""
     if batches == plan.machine.size:
         return cost(plan)
-    return Cost(
+    return LearningCost(
         None, f"{NOT_MEASURED} with {batches} instead of {plan.machine.size} batches a step"
     )
 

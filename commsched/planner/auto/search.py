@@ -7,7 +7,7 @@ from math import inf
 from typing import NamedTuple
 
 from commsched.errors import CommschedError
-from commsched.planner.auto.candidates import Candidate, LeftOut, candidates, larger
+from commsched.planner.auto.candidates import LeftOut, StrategyCandidate, candidates, larger
 from commsched.planner.auto.floor import floor
 from commsched.planner.auto.rows import Row, learning, outline, request_of, row, runner_up
 from commsched.planner.deadline import Deadline
@@ -28,14 +28,14 @@ PARTS = 4  # a candidate may take that part of the time left, or more if fewer w
 Say = Callable[[str], None]
 
 
-class _Waiting(NamedTuple):
+class _Unplanned(NamedTuple):
     """A candidate that is not planned yet."""
 
-    candidate: Candidate
+    candidate: StrategyCandidate
     floor: float  # s that its row's time is not below
 
 
-class Search:
+class StrategySearch:
     """The rows so far."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Search:
         """
         found = [*candidates(self.request)]
         self.left_out += [each for each in found if isinstance(each, LeftOut)]
-        known = [each for each in found if isinstance(each, Candidate)]
+        known = [each for each in found if isinstance(each, StrategyCandidate)]
         for outlined in (False, True):
             some = iter([each for each in known if (each.strategy in OUTLINES) == outlined])
             later = 0 if outlined else sum(each.strategy in OUTLINES for each in known)
@@ -80,7 +80,7 @@ class Search:
         place = {each.words: number for number, each in enumerate(known)}
         self.rows.sort(key=lambda row: (row.time, place[row.candidate.words]))
 
-    def _all(self, waiting: Sequence[_Waiting], later: int) -> None:
+    def _all(self, waiting: Sequence[_Unplanned], later: int) -> None:
         """Plan candidates in their order; `later` others come after them."""
         for number, (each, least) in enumerate(waiting):
             most, why = self._most(each)
@@ -94,7 +94,7 @@ class Search:
                     self._try(each, len(waiting) - number + later)
 
     @contextmanager
-    def _noted(self, candidate: Candidate) -> Iterator[None]:
+    def _noted(self, candidate: StrategyCandidate) -> Iterator[None]:
         """Note why a candidate has no row; stop when interrupted, or when the time is over."""
         try:
             yield
@@ -107,17 +107,17 @@ class Search:
             self.left_out.append(LeftOut(candidate, "interrupted"))
         self.stopped = self.stopped or (self.over() and bool(self._legal()))
 
-    def _waiting(self, some: Iterator[Candidate]) -> Iterator[_Waiting]:
+    def _waiting(self, some: Iterator[StrategyCandidate]) -> Iterator[_Unplanned]:
         """Yield what may be planned of the next candidates: of all, or of one if time is over."""
         for each in some:
             with self._noted(each):
                 self._floor(each)
             if each.words in self.floors:
-                yield _Waiting(each, self.floors[each.words])
+                yield _Unplanned(each, self.floors[each.words])
                 if self.over():
                     return
 
-    def _floor(self, candidate: Candidate) -> None:
+    def _floor(self, candidate: StrategyCandidate) -> None:
         """Note a candidate's floor if it fits and may be chosen.
 
         What only saves memory takes no less than the candidate without it.
@@ -143,7 +143,7 @@ class Search:
         if not self.unmeasured and learning(plan, batches).lost is None:
             self.hidden.add(candidate.words)
 
-    def _try(self, candidate: Candidate, waiting: int) -> None:
+    def _try(self, candidate: StrategyCandidate, waiting: int) -> None:
         """Plan a candidate unless what it only saves is not needed.
 
         It may take a part of the time left, so that the first of those waiting do not take all.
@@ -169,7 +169,7 @@ class Search:
         alone = second is None or second.candidate.strategy == legal[0].candidate.strategy
         return inf if second is None or alone else second.time
 
-    def _most(self, candidate: Candidate) -> tuple[float, str]:
+    def _most(self, candidate: StrategyCandidate) -> tuple[float, str]:
         """Return the s above which a candidate's row tells nothing, and why."""
         found = [(self._second(), SLOWER)]
         if candidate.words in self.hidden and not self.exhaustive:
@@ -177,7 +177,7 @@ class Search:
             found.append((min((one.time for one in own), default=inf), HIDDEN))
         return min(found)
 
-    def _say(self, candidate: Candidate, number: int, count: int) -> None:
+    def _say(self, candidate: StrategyCandidate, number: int, count: int) -> None:
         """Say what is planned, how many candidates wait, and the best time so far."""
         legal = self._legal()
         best = f", best so far {seconds(legal[0].time)}" if legal else ""

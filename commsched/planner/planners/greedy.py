@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from commsched.cost.play import Played
-from commsched.cost.price import LIMIT, Exchange, Price, exchanges, price_steps
+from commsched.cost.price import LIMIT, Price, ToPrice, exchanges, price_steps
 from commsched.exchange.method import Method, chooses
 from commsched.exchange.registry import find_method
 from commsched.machine.model import Group, Machine
@@ -111,7 +111,7 @@ def cheapest_all(every: Sequence[Asked]) -> list[Priced]:
     going = {i: _ranked(asked) for i, asked in enumerate(every)}
     played: dict[int, Played] = {}
     while going:
-        wanted: dict[int, tuple[Exchange, int]] = {}
+        wanted: dict[int, tuple[ToPrice, int]] = {}
         for i, steps in [*going.items()]:
             try:
                 wanted[i] = steps.send(played[i]) if i in played else next(steps)
@@ -126,7 +126,7 @@ def cheapest_all(every: Sequence[Asked]) -> list[Priced]:
 
 def _ranked(
     asked: Asked,
-) -> Generator[tuple[Exchange, int], Played, Priced]:
+) -> Generator[tuple[ToPrice, int], Played, Priced]:
     """Ask for prices of exchanges; return seconds and names of methods, cheapest first.
 
     Methods go on by their rough prices, phase by phase, that of which the least is known first;
@@ -155,14 +155,14 @@ def _ranked(
 
 
 def _more(
-    steps: Generator[Price | Exchange, Played | None, None], limit: int
-) -> Generator[tuple[Exchange, int], Played, tuple[Price | None, bool]]:
+    steps: Generator[Price | ToPrice, Played | None, None], limit: int
+) -> Generator[tuple[ToPrice, int], Played, tuple[Price | None, bool]]:
     """Ask for exchanges until more is known of a price; return it, or None after the last.
 
     And whether a closed form is in it.
     """
     one, formula = next(steps, None), False
-    while isinstance(one, Exchange):
+    while isinstance(one, ToPrice):
         played = yield one, limit
         formula |= played.formula
         one = steps.send(played)

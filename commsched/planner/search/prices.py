@@ -177,14 +177,14 @@ class Prices:
         phases = method.phases(spec, group)
         expected = [resolved(phase) for phase in phases]
         found = np.zeros((len(ROWS), len(phases)))
-        exchanges: list[price.Exchange] = []
+        exchanges: list[price.ToPrice] = []
         votes = tuple(isinstance(phase, Choice) for phase in phases)
         if votes not in self._own:
             self._own[votes] = [(*one, self._parts(*one, phases)) for one in operations(phases)]
         for kind, number, own in self._own[votes]:
             phase = expected[number]
             if kind is Kind.EXCHANGE:
-                one = price.Exchange(phase.schedule, phase.payload, machine, group, start)
+                one = price.ToPrice(phase.schedule, phase.payload, machine, group, start)
                 exchanges.append(one)
                 found[ROWS[kind], number] = phase.within_seconds(device)
                 continue
@@ -351,7 +351,7 @@ class _Work(NamedTuple):
     """What the price of a launch is made of."""
 
     own: Floats  # (4, phases) s; of exchanges their ranks' own work
-    exchanges: list[price.Exchange]  # of each phase
+    exchanges: list[price.ToPrice]  # of each phase
 
 
 class _Asked(NamedTuple):

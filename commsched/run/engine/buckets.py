@@ -62,7 +62,7 @@ class Ready(NamedTuple):
     held: Endpoint
 
 
-class Observer(Protocol):
+class GradientObserver(Protocol):
     """Looks at gradients before they are encoded, and at their sums."""
 
     def sees(self, step: int, launch: int, values: Array | Listed, *, summed: bool) -> None:
@@ -83,7 +83,7 @@ class Buckets:
         self._sharded = _sharded(plan)
         self._together: State = {"rank": rank}  # decisions by all ranks: launch -1
         self.losses = WatchedLosses()
-        self.observer: Observer | None = None
+        self.observer: GradientObserver | None = None
         self._ready: dict[int, Ready] = {}  # by launch
         self._endpoints: dict[tuple[int, Kind, int], Endpoint] = {}  # of each exchange's last step
         self._local: dict[int, Array] = {}  # launch -> (numel,) float32, memory to merge in
@@ -91,7 +91,7 @@ class Buckets:
         self._chosen: dict[tuple[int, int], Phase] = {}
         self.decisions: dict[str, float] = {}  # all, if later steps depend on them
         self._recalls = STRATEGIES[plan.strategy].decides == "loss"
-        self.rows_of: Callable[[int], dict[int, rows.Part]] = lambda launch: {}  # of every step
+        self.rows_of: Callable[[int], dict[int, rows.RowsPart]] = lambda launch: {}  # of every step
         self._joined: set[int] = set()  # launches whose next gradients include what is unsent
         self.skips_overflow = False  # a gradient that is not finite travels as zeros
         self.overflows: set[int] = set()  # steps in which one was not
@@ -176,7 +176,7 @@ class Buckets:
         """Fill a bucket: with what is handed over as rows and as arrays, and what is unsent."""
         plan, state = self._plan, self.states[launch]
         state.pop("list", None)
-        parts: dict[int, rows.Part] = state.pop("rows", None) or self.rows_of(launch)
+        parts: dict[int, rows.RowsPart] = state.pop("rows", None) or self.rows_of(launch)
         unsent = unsent_of(plan, launch, self.states)
         # What is unsent is added to an array, in the one step in which there is some.
         listed = bool(parts) and takes_lists(plan, launch)

@@ -28,7 +28,7 @@ from commsched.run.job.ending import say
 from commsched.run.job.fabric import fabric
 from commsched.run.job.lock import locked_by_job
 from commsched.run.job.watchdog import Watchdog
-from commsched.timeline.header import Fallback, Measured, Switch, Verified
+from commsched.timeline.header import Fallback, RunHeader, Switch, Verified
 from commsched.timeline.model import Timeline
 from commsched.timeline.parts import PartHeader, PartWriter, part_path, remove_parts
 
@@ -43,7 +43,7 @@ class Measurement:
     caller's part of the timeline's header. Meanwhile `path` is locked.
     """
 
-    def __init__(self, plan: Plan, comm: MPI.Intracomm, path: Path, known: Measured) -> None:
+    def __init__(self, plan: Plan, comm: MPI.Intracomm, path: Path, known: RunHeader) -> None:
         self._plan, self._comm, self._path = plan, comm, path
         self._locks = ExitStack()
         self._locks.enter_context(locked_by_job(path, comm))
@@ -151,7 +151,7 @@ class Measurement:
             raise Agreed(f"{error}; all spans lie in {self._where}") from None
 
 
-def _header(plan: Plan, comm: MPI.Intracomm, known: Measured) -> Measured:
+def _header(plan: Plan, comm: MPI.Intracomm, known: RunHeader) -> RunHeader:
     """Add to the header what is known before the run starts."""
     hosts, different = agree.placement(plan.machine, comm)
     here, there = fabric(comm), plan.machine.fabric

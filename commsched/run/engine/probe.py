@@ -136,7 +136,7 @@ class Arena:
         return self.values[self._next - numel : self._next]
 
 
-class Exchanges:
+class ProbeExchanges:
     """All-reduces of any size among the ranks of a communicator."""
 
     def __init__(self, comm: MPI.Comm, arena: Arena) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method
-from commsched.exchange.rows import Part, Rows
+from commsched.exchange.rows import Rows, RowsPart
 from commsched.exchange.sharded import own_places
 from commsched.kernels import random
 from commsched.kernels.modules import beside, module_of, on_host
@@ -130,7 +130,7 @@ class Emulated:
             for index, launch in enumerate(plan.launches)
             if launch.payload != "parameter" and plan.group_of(launch, rank) is not None
         }
-        self._rows: dict[int, dict[int, Part]] = {}  # launch -> what is handed over as rows
+        self._rows: dict[int, dict[int, RowsPart]] = {}  # launch -> what is handed over as rows
         self._parameters: dict[str, Array] = {}  # tensor -> (numel,) float32
         if any(launch.payload == "parameter" for launch in plan.launches):
             tensors = plan.net.tensors.values()
@@ -154,7 +154,7 @@ class Emulated:
         self._lists = True
         self._cut_rows()
 
-    def rows(self, launch: int) -> dict[int, Part]:
+    def rows(self, launch: int) -> dict[int, RowsPart]:
         """Return a launch's gradient as rows, by their place in the bucket; {}: it is an array."""
         return self._rows.get(launch, {})
 
@@ -254,7 +254,7 @@ class Carrying:
         self._plan, self._carried = plan, {index[name]: kept[name] for name in kept}
 
 
-def _parts(plan: Plan, index: int, values: Array) -> dict[int, Part]:
+def _parts(plan: Plan, index: int, values: Array) -> dict[int, RowsPart]:
     """Return a launch's gradient, (numel,) float32, as the rows that are not zero."""
     launch, found = plan.launches[index], {}
     for name, there, here in launch.places:
@@ -266,7 +266,7 @@ def _parts(plan: Plan, index: int, values: Array) -> dict[int, Part]:
         hit = np.flatnonzero(whole.reshape(rows, width).any(axis=1))
         kept = beside(whole.reshape(rows, width)[hit], values)
         number = beside(hit + begin // width, values)
-        found[here.start] = Part(Rows(number, kept), there.start, there.stop)
+        found[here.start] = RowsPart(Rows(number, kept), there.start, there.stop)
     return found
 
 

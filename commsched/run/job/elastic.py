@@ -15,7 +15,7 @@ from commsched import files
 from commsched.errors import CommschedError
 from commsched.run.job.deadlines import deadlines
 from commsched.run.job.ending import say
-from commsched.run.job.guard import Note, notes
+from commsched.run.job.guard import EndNote, notes
 from commsched.run.job.start import end, started
 
 FOLDER = "COMMSCHED_ELASTIC"  # variable of supervised ranks: the folder of their checkpoints
@@ -92,7 +92,7 @@ def _check(job: ElasticJob) -> None:
     files.make_folder(job.folder)
 
 
-def _attempt(job: ElasticJob, again: bool) -> tuple[int, list[Note]]:
+def _attempt(job: ElasticJob, again: bool) -> tuple[int, list[EndNote]]:
     """Run the ranks once; return the launcher's status, and which ranks ended by themselves."""
     folder = job.folder / NOTES
     shutil.rmtree(folder, ignore_errors=True)
@@ -125,7 +125,7 @@ def _wait(process: "subprocess.Popen[str]", folder: Path) -> None:
     end(process)
 
 
-def _reason(status: int, ended: list[Note]) -> str:
+def _reason(status: int, ended: list[EndNote]) -> str:
     """Say which rank the job lost, or how the job ended."""
     killed = [note for note in ended if note.status < 0]
     for note in killed or [note for note in ended if note.status]:

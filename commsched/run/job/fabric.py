@@ -36,7 +36,7 @@ CHOICES = (
 )
 
 
-class Own(msgspec.Struct, frozen=True, kw_only=True):
+class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The knowledge of one rank."""
 
     host: str
@@ -49,7 +49,7 @@ class Own(msgspec.Struct, frozen=True, kw_only=True):
 def fabric(comm: MPI.Intracomm) -> Fabric:
     """Describe the fabric of all ranks, equally on every rank; all ranks call it."""
     version = MPI.Get_library_version()
-    own = Own(
+    own = RankFacts(
         host=_clean(socket.gethostname()),
         mpi=library(version),
         transport=transport(version, os.environ),
@@ -57,10 +57,10 @@ def fabric(comm: MPI.Intracomm) -> Fabric:
         processor=processor(),
     )
     texts = agree.gather_text(msgspec.json.encode(own).decode(), comm)
-    return common_fabric([msgspec.json.decode(text, type=Own) for text in texts])
+    return common_fabric([msgspec.json.decode(text, type=RankFacts) for text in texts])
 
 
-def common_fabric(everyone: Sequence[Own]) -> Fabric:
+def common_fabric(everyone: Sequence[RankFacts]) -> Fabric:
     """Combine what each rank knows of its fabric, in rank order."""
     counts = Counter(rank.host for rank in everyone)  # hosts by their first rank: node order
     return Fabric(

@@ -21,7 +21,7 @@ from commsched.run.job.lifeline import signalled_with_parent
 NOT_FOUND = 127  # status of a shell for a command that it cannot run
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True):
+class EndNote(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a rank."""
 
     rank: int
@@ -42,14 +42,14 @@ def main(folder: Path, command: Sequence[str]) -> int:
     except OSError as error:
         print(f"commsched: {command[0]}: cannot be run: {error.strerror}", file=sys.stderr)
     rank = environment_rank() or 0
-    note = Note(rank=rank, host=socket.gethostname(), pid=pid, status=status)
+    note = EndNote(rank=rank, host=socket.gethostname(), pid=pid, status=status)
     files.write(folder / f"{rank}.json", note)
     return status if status >= 0 else 128 - status
 
 
-def notes(folder: Path) -> list[Note]:
+def notes(folder: Path) -> list[EndNote]:
     """Read the notes of all ranks that have ended by themselves, in the order of ranks."""
-    found = [files.read(path, Note) for path in folder.glob("[0-9]*.json")]
+    found = [files.read(path, EndNote) for path in folder.glob("[0-9]*.json")]
     return sorted(found, key=lambda note: note.rank)
 
 

@@ -20,7 +20,7 @@ from commsched.run.wire.device import HOST, ComputeDevice, check_device
 from commsched.run.wire.host import CUT, PLAIN, PlainPath
 from commsched.run.wire.path import Path
 from commsched.run.wire.staging import CHUNK, POINTED, Pointers, StagedPath
-from commsched.timeline.header import Measured
+from commsched.timeline.header import RunHeader
 
 SWITCH = "COMMSCHED_BUFFERS"
 MODES = ("auto", "staged", "direct")
@@ -43,11 +43,11 @@ class Placement(NamedTuple):
     direct: bool = False  # MPI is given pointers of the device
     by_nccl: bool = False  # NCCL makes native sums
 
-    def header(self, compute: str, steps: int | None = None) -> Measured:
+    def header(self, compute: str, steps: int | None = None) -> RunHeader:
         """Begin a timeline's header: who computes, and where unless that is NumPy."""
         if self.path is PLAIN:
-            return Measured(compute=compute, steps=steps)
-        return Measured(compute=compute, steps=steps, device=self.device.name, buffers=self.shown)
+            return RunHeader(compute=compute, steps=steps)
+        return RunHeader(compute=compute, steps=steps, device=self.device.name, buffers=self.shown)
 
 
 ON_HOST = Placement(HOST, PLAIN, PLAIN, "in memory of the host")

@@ -9,7 +9,7 @@ from commsched.errors import CommschedError
 from commsched.exchange.sharded import own_places, shard_of
 from commsched.kernels.modules import on_host
 from commsched.program.model import Op
-from commsched.program.units import Unit, units
+from commsched.program.units import LayerUnit, units
 from commsched.train.assignment import Assignment
 from commsched.train.forward_backward import Score
 from commsched.train.layers.layer import TrainableNet, lent
@@ -51,7 +51,7 @@ class ShardedWorker(Learner):
             _check_borrowed(assigned.net, self._units)
             self.used.clear()
 
-    def _tensors(self, unit: Unit) -> list[str]:
+    def _tensors(self, unit: LayerUnit) -> list[str]:
         return [piece.tensor for piece in self._plan.launches[unit.reduce].pieces]
 
     # For the engine
@@ -104,7 +104,7 @@ class ShardedWorker(Learner):
                     flat(found[name])[there] = values[here.start - start : here.stop - start]
         return found
 
-    def _from_all(self, unit: Unit, others: Neighbours) -> Iterator[tuple[int, Array]]:
+    def _from_all(self, unit: LayerUnit, others: Neighbours) -> Iterator[tuple[int, Array]]:
         """Yield each owner's exact shard of a unit, passed around a ring of the owners."""
         group = self._plan.group_of(self._plan.launches[unit.gather], self._rank)
         assert group is not None
@@ -122,7 +122,7 @@ class ShardedWorker(Learner):
             super().refresh()
 
 
-def _check_borrowed(net: TrainableNet, found: tuple[Unit, ...]) -> None:
+def _check_borrowed(net: TrainableNet, found: tuple[LayerUnit, ...]) -> None:
     """Refuse a unit that reads a tensor which another unit has gathered, and may have dropped."""
     for unit in found:
         for layer, name in lent(net.layers[unit.start : unit.stop]):

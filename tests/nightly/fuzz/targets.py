@@ -19,7 +19,7 @@ from commsched.lab.validate import table as validation
 from commsched.net import file as net_file
 from commsched.timeline import file as timeline_file
 from commsched.timeline import parts
-from commsched.timeline.header import Measured
+from commsched.timeline.header import RunHeader
 from commsched.train import packing, trials
 from tests.nightly.fuzz import mutations
 from tests.support.jobs import ROOT
@@ -228,7 +228,7 @@ def _validation(path: Path) -> None:
 def _part(path: Path, timeline: Any) -> None:
     base = path.with_name(path.name.partition(".rank0")[0])
     names = {"streams": timeline.streams, "names": timeline.names}
-    header = parts.PartHeader(plan_hash="0" * 64, ranks=1, rank=0, meta=Measured(), **names)
+    header = parts.PartHeader(plan_hash="0" * 64, ranks=1, rank=0, meta=RunHeader(), **names)
     writer = parts.PartWriter(base, header)
     writer.append(span for span in timeline if span.rank == 0)
     writer.close()

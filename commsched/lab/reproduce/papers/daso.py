@@ -30,7 +30,7 @@ from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.program.model import Kind
 from commsched.simulate.engine import simulate
-from commsched.simulate.placed import Placed
+from commsched.simulate.placed import PlacedOp
 from commsched.simulate.result import Prediction
 
 SOURCE = (
@@ -98,7 +98,7 @@ def _synchronous(stalls: tuple[Stalls, ...]) -> Prediction:
     return simulate(make_plan(request, "horovod-64mb"), BATCHES)
 
 
-def _first(purpose: str) -> list[Placed]:
+def _first(purpose: str) -> list[PlacedOp]:
     """The exchanges of a purpose in the first step that has any, on even ranks."""
     found = _daso(())
     plan: Plan = found.plan

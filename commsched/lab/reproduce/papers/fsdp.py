@@ -88,7 +88,7 @@ SIZES = {  # blocks, hidden, heads
 }
 
 
-class Run(NamedTuple):
+class FsdpRun(NamedTuple):
     """A net on GPUs: samples of a microbatch, and what is sharded, repeated and sent."""
 
     net: str
@@ -99,57 +99,57 @@ class Run(NamedTuple):
     half: bool = False  # gradients are summed in 16 bits
 
 
-TABLES: dict[str, dict[Run, float]] = {  # tokens per second and GPU
+TABLES: dict[str, dict[FsdpRun, float]] = {  # tokens per second and GPU
     "H100, 80 GB": {
-        Run("70B", 512, 8, True): 1007.0,
-        Run("70B", 256, 8, True): 1035.0,
-        Run("70B", 128, 8, True): 1058.0,
-        Run("30B", 512, 8, True): 2115.0,
-        Run("30B", 256, 8, True): 2148.0,
-        Run("30B", 128, 8, True): 2199.0,
-        Run("13B", 512, 16, True): 4952.0,
-        Run("13B", 256, 16, True): 4989.0,
-        Run("13B", 128, 16, True): 5080.0,
-        Run("7B", 512, 6, False): 9670.0,
-        Run("7B", 256, 6, False): 10119.0,
-        Run("7B", 128, 6, False): 10475.0,
-        Run("3B", 512, 8, False, parameters=False): 21664.0,
-        Run("3B", 256, 8, False, parameters=False): 22772.0,
-        Run("3B", 128, 8, False, parameters=False): 23422.0,
-        Run("1B", 512, 12, False, parameters=False): 39837.0,
-        Run("1B", 256, 12, False, parameters=False): 42555.0,
-        Run("1B", 128, 12, False, parameters=False): 44123.0,
+        FsdpRun("70B", 512, 8, True): 1007.0,
+        FsdpRun("70B", 256, 8, True): 1035.0,
+        FsdpRun("70B", 128, 8, True): 1058.0,
+        FsdpRun("30B", 512, 8, True): 2115.0,
+        FsdpRun("30B", 256, 8, True): 2148.0,
+        FsdpRun("30B", 128, 8, True): 2199.0,
+        FsdpRun("13B", 512, 16, True): 4952.0,
+        FsdpRun("13B", 256, 16, True): 4989.0,
+        FsdpRun("13B", 128, 16, True): 5080.0,
+        FsdpRun("7B", 512, 6, False): 9670.0,
+        FsdpRun("7B", 256, 6, False): 10119.0,
+        FsdpRun("7B", 128, 6, False): 10475.0,
+        FsdpRun("3B", 512, 8, False, parameters=False): 21664.0,
+        FsdpRun("3B", 256, 8, False, parameters=False): 22772.0,
+        FsdpRun("3B", 128, 8, False, parameters=False): 23422.0,
+        FsdpRun("1B", 512, 12, False, parameters=False): 39837.0,
+        FsdpRun("1B", 256, 12, False, parameters=False): 42555.0,
+        FsdpRun("1B", 128, 12, False, parameters=False): 44123.0,
     },
     "A100, 80 GB": {
-        Run("70B", 64, 8, True, half=True): 410.0,
-        Run("70B", 32, 2, True, half=True): 373.0,
-        Run("30B", 8, 3, True): 916.0,
-        Run("13B", 8, 2, False): 2262.0,
-        Run("7B", 8, 6, False): 4641.0,
-        Run("3B", 8, 10, False): 10811.0,
-        Run("1B", 8, 14, False): 20513.0,
+        FsdpRun("70B", 64, 8, True, half=True): 410.0,
+        FsdpRun("70B", 32, 2, True, half=True): 373.0,
+        FsdpRun("30B", 8, 3, True): 916.0,
+        FsdpRun("13B", 8, 2, False): 2262.0,
+        FsdpRun("7B", 8, 6, False): 4641.0,
+        FsdpRun("3B", 8, 10, False): 10811.0,
+        FsdpRun("1B", 8, 14, False): 20513.0,
     },
     "A100, 40 GB": {
-        Run("70B", 128, 4, True, half=True): 376.0,
-        Run("70B", 64, 2, True, half=True): 276.0,
-        Run("30B", 128, 6, True, half=True): 865.0,
-        Run("30B", 32, 4, True, half=True): 857.0,
-        Run("13B", 128, 16, True, half=True): 1972.0,
-        Run("13B", 64, 16, True, half=True): 1976.0,
-        Run("13B", 32, 14, True, half=True): 1998.0,
-        Run("13B", 16, 10, True, half=True): 1993.0,
-        Run("7B", 128, 18, True, half=True): 3623.0,
-        Run("7B", 64, 18, True, half=True): 3665.0,
-        Run("7B", 32, 18, True, half=True): 3725.0,
-        Run("7B", 16, 16, True, half=True): 3645.0,
-        Run("3B", 128, 6, False, half=True): 9538.0,
-        Run("3B", 64, 6, False, half=True): 9736.0,
-        Run("3B", 32, 6, False, half=True): 9914.0,
-        Run("3B", 16, 5, False, half=True): 9750.0,
-        Run("1B", 128, 10, False, half=True): 18647.0,
-        Run("1B", 64, 10, False, half=True): 19001.0,
-        Run("1B", 32, 10, False, half=True): 15555.0,
-        Run("1B", 16, 8, False, half=True): 19085.0,
+        FsdpRun("70B", 128, 4, True, half=True): 376.0,
+        FsdpRun("70B", 64, 2, True, half=True): 276.0,
+        FsdpRun("30B", 128, 6, True, half=True): 865.0,
+        FsdpRun("30B", 32, 4, True, half=True): 857.0,
+        FsdpRun("13B", 128, 16, True, half=True): 1972.0,
+        FsdpRun("13B", 64, 16, True, half=True): 1976.0,
+        FsdpRun("13B", 32, 14, True, half=True): 1998.0,
+        FsdpRun("13B", 16, 10, True, half=True): 1993.0,
+        FsdpRun("7B", 128, 18, True, half=True): 3623.0,
+        FsdpRun("7B", 64, 18, True, half=True): 3665.0,
+        FsdpRun("7B", 32, 18, True, half=True): 3725.0,
+        FsdpRun("7B", 16, 16, True, half=True): 3645.0,
+        FsdpRun("3B", 128, 6, False, half=True): 9538.0,
+        FsdpRun("3B", 64, 6, False, half=True): 9736.0,
+        FsdpRun("3B", 32, 6, False, half=True): 9914.0,
+        FsdpRun("3B", 16, 5, False, half=True): 9750.0,
+        FsdpRun("1B", 128, 10, False, half=True): 18647.0,
+        FsdpRun("1B", 64, 10, False, half=True): 19001.0,
+        FsdpRun("1B", 32, 10, False, half=True): 15555.0,
+        FsdpRun("1B", 16, 8, False, half=True): 19085.0,
     },
 }
 
@@ -171,7 +171,7 @@ def rows() -> Iterator[PublishedRow]:
             )
 
 
-def _inputs(run: Run) -> str:
+def _inputs(run: FsdpRun) -> str:
     return (
         f"microbatch {run.micro}, activations {'repeated' if run.again else 'kept'},"
         f" {'all' if run.parameters else 'gradients and optimiser state'} sharded,"
@@ -179,7 +179,7 @@ def _inputs(run: Run) -> str:
     )
 
 
-def _instead(run: Run, device: str) -> Iterator[Otherwise]:
+def _instead(run: FsdpRun, device: str) -> Iterator[Otherwise]:
     """Yield the inferred inputs of a row, and the result under their alternatives."""
     sheet = SHEETS[device]
     yield Otherwise(
@@ -208,7 +208,7 @@ def trends(found: Sequence[PublishedRow]) -> Iterable[Trend]:
 
 
 @cache
-def _tokens(run: Run, device: str, memory: float = 0.0, products: float = 0.0) -> float:
+def _tokens(run: FsdpRun, device: str, memory: float = 0.0, products: float = 0.0) -> float:
     """Tokens per second and GPU.
 
     memory [B/s]: another bandwidth; products [1e12 / s]: of all products of an H100; 0: measured.
@@ -232,7 +232,7 @@ def _machine(device: str, gpus: int, memory: float, products: float) -> Machine:
     return resized(replace(machine, device=own), gpus // 8, 8)
 
 
-def _net(run: Run) -> Net:
+def _net(run: FsdpRun) -> Net:
     blocks, hidden, heads = SIZES[run.net]
     net = megatron(
         run.net,

@@ -61,7 +61,7 @@ H100 = "Megatron-LM, README, strong scaling of a GPT of 175B on H100, batch 1152
 UNSTATED = "its degrees are not stated, so that nothing here predicts it"
 
 
-class Run(NamedTuple):
+class MegatronRun(NamedTuple):
     """A net, its degrees, and a step of it."""
 
     name: str
@@ -91,27 +91,27 @@ class Law(NamedTuple):
 
 
 TABLE5 = {  # s of full recomputation, and of the paper's
-    Run("22B", 48, 6144, 64, 8, 1, 8, 4, 4): (1.42, 1.10),
-    Run("175B", 96, 12288, 96, 8, 8, 64, 64, chunks=3): (18.13, 13.75),
-    Run("530B", 105, 20480, 128, 8, 35, 280, 280, chunks=3): (49.05, 37.83),
-    Run("1T", 128, 25600, 160, 8, 64, 512, 512): (94.42, 71.49),
+    MegatronRun("22B", 48, 6144, 64, 8, 1, 8, 4, 4): (1.42, 1.10),
+    MegatronRun("175B", 96, 12288, 96, 8, 8, 64, 64, chunks=3): (18.13, 13.75),
+    MegatronRun("530B", 105, 20480, 128, 8, 35, 280, 280, chunks=3): (49.05, 37.83),
+    MegatronRun("1T", 128, 25600, 160, 8, 64, 512, 512): (94.42, 71.49),
 }
 TABLE1 = {  # 1e12 operations per second and GPU
-    Run("1.7B", 24, 2304, 24, 1, 1, 32, 512, 16): 137.0,
-    Run("3.6B", 30, 3072, 32, 2, 1, 64, 512, 16): 138.0,
-    Run("7.5B", 36, 4096, 32, 4, 1, 128, 512, 16): 142.0,
-    Run("18.4B", 40, 6144, 48, 8, 1, 256, 1024, 8): 135.0,
-    Run("39.1B", 48, 8192, 64, 8, 2, 512, 1536, 4): 138.0,
-    Run("76.1B", 60, 10240, 80, 8, 4, 1024, 1792, 2, chunks=3): 140.0,
-    Run("145.6B", 80, 12288, 96, 8, 8, 1536, 2304, 2, chunks=2): 148.0,
-    Run("310.1B", 96, 16384, 128, 8, 16, 1920, 2160, chunks=2): 155.0,
-    Run("529.6B", 105, 20480, 128, 8, 35, 2520, 2520, chunks=3): 163.0,
-    Run("1008B", 128, 25600, 160, 8, 64, 3072, 3072): 163.0,
+    MegatronRun("1.7B", 24, 2304, 24, 1, 1, 32, 512, 16): 137.0,
+    MegatronRun("3.6B", 30, 3072, 32, 2, 1, 64, 512, 16): 138.0,
+    MegatronRun("7.5B", 36, 4096, 32, 4, 1, 128, 512, 16): 142.0,
+    MegatronRun("18.4B", 40, 6144, 48, 8, 1, 256, 1024, 8): 135.0,
+    MegatronRun("39.1B", 48, 8192, 64, 8, 2, 512, 1536, 4): 138.0,
+    MegatronRun("76.1B", 60, 10240, 80, 8, 4, 1024, 1792, 2, chunks=3): 140.0,
+    MegatronRun("145.6B", 80, 12288, 96, 8, 8, 1536, 2304, 2, chunks=2): 148.0,
+    MegatronRun("310.1B", 96, 16384, 128, 8, 16, 1920, 2160, chunks=2): 155.0,
+    MegatronRun("529.6B", 105, 20480, 128, 8, 35, 2520, 2520, chunks=3): 163.0,
+    MegatronRun("1008B", 128, 25600, 160, 8, 64, 3072, 3072): 163.0,
 }
 MT_NLG = {  # s
-    Run("530B", 105, 20480, 128, 8, 35, 2240, 1920): 60.1,
-    Run("530B", 105, 20480, 128, 8, 35, 2800, 1920): 50.2,
-    Run("530B", 105, 20480, 128, 8, 35, 3360, 1920): 44.4,
+    MegatronRun("530B", 105, 20480, 128, 8, 35, 2240, 1920): 60.1,
+    MegatronRun("530B", 105, 20480, 128, 8, 35, 2800, 1920): 50.2,
+    MegatronRun("530B", 105, 20480, 128, 8, 35, 3360, 1920): 44.4,
 }
 
 
@@ -184,14 +184,16 @@ def trends(found: Sequence[PublishedRow]) -> Iterable[Trend]:
         yield below(what, 100 * value, 100 * limit, required=False)
 
 
-def _inputs(run: Run) -> str:
+def _inputs(run: MegatronRun) -> str:
     return (
         f"tensor {run.tensor}, pipeline {run.stages}, data {run.replicas}, batch {run.batch},"
         f" microbatch {run.micro}{f', {run.chunks} stages on a rank' if run.chunks > 1 else ''}"
     )
 
 
-def _instead(run: Run, result: Callable[[Run, float], float]) -> tuple[Otherwise, ...]:
+def _instead(
+    run: MegatronRun, result: Callable[[MegatronRun, float], float]
+) -> tuple[Otherwise, ...]:
     """Return what the papers themselves do not say, and a result under its alternative."""
     sheet = Otherwise(
         inferred=BANDWIDTH,
@@ -209,7 +211,7 @@ def _instead(run: Run, result: Callable[[Run, float], float]) -> tuple[Otherwise
     return sheet, stages
 
 
-def _fused(run: Run) -> Otherwise:
+def _fused(run: MegatronRun) -> Otherwise:
     """Return a step whose gradients are added within the product that makes them."""
     return Otherwise(
         inferred="float16, whose gradients of microbatches a kernel of its own adds",
@@ -218,7 +220,7 @@ def _fused(run: Run) -> Otherwise:
     )
 
 
-def _rate(run: Run, bandwidth: float = 0.0) -> float:
+def _rate(run: MegatronRun, bandwidth: float = 0.0) -> float:
     """Return 1e12 operations per second and GPU.
 
         F = 96 B s l h^2 (1 + s / (6 h) + V / (16 l h))
@@ -231,7 +233,7 @@ def _rate(run: Run, bandwidth: float = 0.0) -> float:
     return work / _seconds(run, bandwidth) / run.gpus / 1e12
 
 
-def _seconds(run: Run, bandwidth: float = 0.0, accumulated: float = ACCUMULATED) -> float:
+def _seconds(run: MegatronRun, bandwidth: float = 0.0, accumulated: float = ACCUMULATED) -> float:
     """Seconds of a step; bandwidth [B/s]: of the memory, 0: the machine's.
 
         t = t(n) + (m - n) e
@@ -244,7 +246,7 @@ def _seconds(run: Run, bandwidth: float = 0.0, accumulated: float = ACCUMULATED)
 
 
 @cache
-def _law(run: Run, bandwidth: float, accumulated: float) -> Law:
+def _law(run: MegatronRun, bandwidth: float, accumulated: float) -> Law:
     """Simulate a step of as many microbatches as ranks in a pipeline, and a longer one.
 
     Without jitter every further microbatch takes the same time, as a test asserts. Interleaved
@@ -257,7 +259,7 @@ def _law(run: Run, bandwidth: float, accumulated: float) -> Law:
 
 
 def simulated_step(
-    run: Run, microbatches: int, bandwidth: float = 0.0, accumulated: float = ACCUMULATED
+    run: MegatronRun, microbatches: int, bandwidth: float = 0.0, accumulated: float = ACCUMULATED
 ) -> float:
     """Simulate a step of a replica's microbatches, all replicas together; returns seconds."""
     machine = machines.load("dgx-a100")
