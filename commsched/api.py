@@ -33,11 +33,11 @@ from commsched.plan import model as plan_model
 from commsched.planner.break_even import break_even as find_break_even
 from commsched.planner.families import plan_with_verdict
 from commsched.planner.make_plan import by_planner
+from commsched.planner.memory_advice import too_large
 from commsched.planner.only_methods import only
 from commsched.planner.reasons import verdict
 from commsched.planner.registry import DEFAULT
 from commsched.planner.request import Request
-from commsched.planner.smaller import too_large
 from commsched.plot.draw import draw
 from commsched.plot.style import Style
 from commsched.program.read_plan import read_plan

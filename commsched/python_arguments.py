@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from commsched.errors import CommschedError
-from commsched.nearest import nearest
+from commsched.nearest_name import nearest
 from commsched.quantities import (
     DENSITY,
     ERROR,

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from commsched import plug_ins
 from commsched.errors import CommschedError
-from commsched.nearest import nearest
+from commsched.nearest_name import nearest
 from commsched.plug_ins import PlugInError
 
 T = TypeVar("T")

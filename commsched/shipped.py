@@ -4,7 +4,7 @@ import sysconfig
 from pathlib import Path
 
 from commsched.errors import CommschedError
-from commsched.nearest import nearest
+from commsched.nearest_name import nearest
 
 KINDS = {"nets": "net", "machines": "machine", "devices": "device"}
 

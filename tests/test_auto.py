@@ -10,7 +10,7 @@ from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
 from commsched.machine.model import Device, Link, Machine, placement
-from commsched.machine.slower import slower
+from commsched.machine.slowed_links import slower
 from commsched.net import file as net_file
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.planner.auto import search

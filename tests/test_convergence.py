@@ -11,11 +11,11 @@ from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.lab.convergence import table as convergence
 from commsched.lab.convergence import trainings as bench
-from commsched.lab.convergence.again import train_again
 from commsched.lab.convergence.cases import cases, plan_of
 from commsched.lab.convergence.curves import draw_curves, draw_rates
 from commsched.lab.convergence.figure import draw
 from commsched.lab.convergence.page import markdown, seconds_of
+from commsched.lab.convergence.repeated_training import train_again
 from commsched.lab.convergence.table import CaseResult, ConvergenceTable, Tried
 from commsched.lab.convergence.tables import TABLES
 from commsched.lab.convergence.trainings import ConvergenceRequest

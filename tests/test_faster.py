@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from commsched.run.adapt.faster import Steps, keeps, steps_of
+from commsched.run.adapt.plan_choice import Steps, keeps, steps_of
 from tests.support.jobs import ROOT
 
 RECORDED = np.array(json.loads((ROOT / "traces" / "torch-steps.json").read_text())["seconds"])

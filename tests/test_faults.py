@@ -12,7 +12,7 @@ import pytest
 
 from commsched.plan import file as plan_file
 from commsched.timeline import file as timeline_file
-from commsched.timeline import last
+from commsched.timeline import last_report
 from commsched.timeline.parts import find
 from tests.support.jobs import IMPATIENT, IMPATIENT_RUN, ROOT, RUN, Ended, Job, Single
 from tests.support.small_plans import graph, machine, plan
@@ -163,8 +163,8 @@ def test_a_stopped_rank_is_named_by_those_that_wait_for_it(endless):
     (about,) = [line for line in lines if line.startswith("commsched: rank 1")]
     assert about == "commsched: rank 1 does not answer"
     assert "Traceback" not in ended.output
-    found = last.read(endless.with_name("m.json.last"))
-    apart = last.divergence(found)
+    found = last_report.read(endless.with_name("m.json.last"))
+    apart = last_report.divergence(found)
     # None: stopped within the exchange; rank 2 may lack the end that rank 1 owes it.
     assert apart is None or apart.missing in ([1], [1, 2])
     assert all("/exchange" in found.of[rank].under_way[0].name for rank in (0, 2))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.kernels import bits, eightbit, half, rangefloat, select
-from commsched.kernels.finite import finite
+from commsched.kernels.finite_check import finite
 from commsched.kernels.random import Dither, hashes, key_of, keys, run_key
 from tests.test_codecs import round_trip
 

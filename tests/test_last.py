@@ -14,10 +14,10 @@ from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.plan import file as plan_file
 from commsched.run.engine.last_operations import LastOperations
-from commsched.run.engine.unnamed import FOLDER, JOBS, make_room
+from commsched.run.engine.unnamed_timeline import FOLDER, JOBS, make_room
 from commsched.run.job.lifeline import SCRIPT
 from commsched.run.job.witness import MET, NOTE
-from commsched.timeline import last
+from commsched.timeline import last_report
 from commsched.timeline.model import Span
 from commsched.timeline.parts import PartRow, base, find, part_path
 from tests.support.jobs import RUN, Job
@@ -51,22 +51,24 @@ def of_ranks(*ranks):
         + [PartRow("x", name, 7, i + 3, i + 4, 0, 0) for i, name in enumerate(ended)]
         for ended in ranks
     ]
-    header = last.PartHeader(plan_hash="h" * 64, ranks=len(rows), rank=0, names=names)
-    of = {rank: last.RankOperations(own, []) for rank, own in enumerate(rows)}
-    return last.Operations(header=header, of=of, torn=0)
+    header = last_report.PartHeader(plan_hash="h" * 64, ranks=len(rows), rank=0, names=names)
+    of = {rank: last_report.RankOperations(own, []) for rank, own in enumerate(rows)}
+    return last_report.Operations(header=header, of=of, torn=0)
 
 
 def test_the_newest_operations_stay_and_an_operation_that_began_is_under_way(tmp_path):
     kept = LastOperations(MADE, MPI.COMM_SELF, tmp_path / "m.json")
-    for step in range(last.KEPT + 7):
+    for step in range(last_report.KEPT + 7):
         kept.begin(operation(step))
         kept.take(operation(step))
-    kept.begin(operation(last.KEPT + 6, "b1/exchange"))
-    kept.take(operation(last.KEPT + 7, "x" * 500))
-    (own,) = last.read(tmp_path / "m.json.last").of.values()  # while the job runs
-    assert [row.step for row in own.ended] == list(range(8, last.KEPT + 8))
+    kept.begin(operation(last_report.KEPT + 6, "b1/exchange"))
+    kept.take(operation(last_report.KEPT + 7, "x" * 500))
+    (own,) = last_report.read(tmp_path / "m.json.last").of.values()  # while the job runs
+    assert [row.step for row in own.ended] == list(range(8, last_report.KEPT + 8))
     assert own.ended[-1].name == "x" * 200
-    assert [(row.name, row.step) for row in own.under_way] == [("b1/exchange", last.KEPT + 6)]
+    assert [(row.name, row.step) for row in own.under_way] == [
+        ("b1/exchange", last_report.KEPT + 6)
+    ]
     kept.remove()
     assert list(tmp_path.iterdir()) == []
 
@@ -75,25 +77,29 @@ def test_a_row_that_was_being_written_is_left_out(tmp_path):
     kept = LastOperations(MADE, MPI.COMM_SELF, tmp_path / "m.json")
     for step in range(3):
         kept.take(operation(step))
-    path = part_path(tmp_path / "m.json", 0, last.LAST)
+    path = part_path(tmp_path / "m.json", 0, last_report.LAST)
     content = path.read_bytes()
-    newer, older = (last.ROW.pack(n, 1, 1.25, *[0.0] * 5, b"x", b"y", n)[:16] for n in (9, 2))
+    newer, older = (
+        last_report.ROW.pack(n, 1, 1.25, *[0.0] * 5, b"x", b"y", n)[:16] for n in (9, 2)
+    )
     assert content.count(older) == 1
     path.write_bytes(content.replace(older, newer))
-    found = last.read(path)
+    found = last_report.read(path)
     assert ([row.step for row in found.of[0].ended], found.torn) == ([0, 2], 1)
-    assert "1 row torn at the end, left out" in last.words(found)
+    assert "1 row torn at the end, left out" in last_report.words(found)
 
 
 def test_the_first_operation_in_the_programs_order_that_some_lack_is_where_ranks_diverged():
     before, after = ["forward/l0"], ["forward/l0", "b0/exchange", "b1/exchange"]
-    assert last.divergence(of_ranks(after, after)) is None
+    assert last_report.divergence(of_ranks(after, after)) is None
     found = of_ranks(after, before, after[:2])
-    assert last.divergence(found) == (7, "b0/exchange", "ended", [0, 2], [1])
-    assert "at b0/exchange of step 7: ended on ranks 0, 2, not on rank 1\n" in last.words(found)
-    assert "7  b0/exchange     1 s       -     1 s" in last.words(found)
+    assert last_report.divergence(found) == (7, "b0/exchange", "ended", [0, 2], [1])
+    assert "at b0/exchange of step 7: ended on ranks 0, 2, not on rank 1\n" in last_report.words(
+        found
+    )
+    assert "7  b0/exchange     1 s       -     1 s" in last_report.words(found)
     found.of[1].ended[:] = [row for row in found.of[1].ended if row.name == "forward/l0"]
-    assert last.divergence(found) == (
+    assert last_report.divergence(found) == (
         7,
         "b1/exchange",
         "ended",
@@ -106,21 +112,21 @@ def test_ranks_that_wait_in_an_exchange_are_ahead_of_one_that_has_not_begun_it()
     found = of_ranks(["forward/l0"], ["forward/l0"], ["forward/l0"])
     for rank in (0, 2):
         found.of[rank].under_way.append(PartRow("inside", "b0/exchange", 7, 9.0, 9.0, 0, 0))
-    assert last.divergence(found) == (7, "b0/exchange", "begun", [0, 2], [1])
-    assert "begun on ranks 0, 2, not on rank 1\n" in last.words(found)
+    assert last_report.divergence(found) == (7, "b0/exchange", "begun", [0, 2], [1])
+    assert "begun on ranks 0, 2, not on rank 1\n" in last_report.words(found)
     found.of[1].under_way.extend(found.of[0].under_way)
-    assert "all have ended and begun the same operations" in last.words(found)
+    assert "all have ended and begun the same operations" in last_report.words(found)
 
 
 def test_files_of_different_jobs_or_none_are_refused(tmp_path):
     with pytest.raises(CommschedError, match=r"no last operations \(m.json.rank0.last, \.\.\.\)"):
-        last.read(tmp_path / "m.json.last")
+        last_report.read(tmp_path / "m.json.last")
     LastOperations(MADE, MPI.COMM_SELF, tmp_path / "m.json")
-    path = part_path(tmp_path / "m.json", 0, last.LAST)
+    path = part_path(tmp_path / "m.json", 0, last_report.LAST)
     other = path.read_bytes().replace(b'"rank":0', b'"rank":1').replace(b'"ranks":1', b'"ranks":2')
-    part_path(tmp_path / "m.json", 1, last.LAST).write_bytes(other)
+    part_path(tmp_path / "m.json", 1, last_report.LAST).write_bytes(other)
     with pytest.raises(CommschedError, match="of different jobs"):
-        last.read(tmp_path / "m.json.last")
+        last_report.read(tmp_path / "m.json.last")
 
 
 def test_a_folder_that_cannot_be_written_ends_no_job(tmp_path, monkeypatch, capsys):
@@ -184,8 +190,8 @@ def test_an_exchanger_killed_without_a_timeline_leaves_them_in_the_folder(tmp_pa
     assert list(tmp_path.iterdir()) == []
     with Job(2, [*words, "3", "killed"], variables=variables) as job:
         assert job.wait(LIMIT).status != 0
-    (name,) = {str(last.base(path)) for path in tmp_path.iterdir()}
-    assert set(find(name, last.LAST)) == {0, 1}
+    (name,) = {str(last_report.base(path)) for path in tmp_path.iterdir()}
+    assert set(find(name, last_report.LAST)) == {0, 1}
     main(["show", f"{name}.last", "--json"])
     told = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)  # NaN is no JSON
     for rank in ("0", "1"):
@@ -209,7 +215,7 @@ def test_a_run_to_a_pipe_leaves_no_parts_beside_it(tmp_path):
     os.close(reader)
     assert {path.name for path in tmp_path.iterdir()} == {"last", "plan.json", "pipe"}
     (name,) = {str(base(path)) for path in folder.glob("*.jsonl")}
-    assert set(find(name)) == set(find(name, last.LAST)) == {0, 1}
+    assert set(find(name)) == set(find(name, last_report.LAST)) == {0, 1}
 
 
 def test_the_witness_of_a_killed_rank_says_where_the_last_operations_are():
@@ -239,8 +245,8 @@ def test_a_training_that_loses_power_leaves_them_in_the_folder(tmp_path):
         for pid in job.processes():
             os.kill(pid, signal.SIGKILL)
         job.wait(LIMIT)
-    (name,) = {str(last.base(path)) for path in tmp_path.iterdir()}
-    found = last.read(name)
+    (name,) = {str(last_report.base(path)) for path in tmp_path.iterdir()}
+    found = last_report.read(name)
     assert set(found.of) == {0, 1}
     assert all(own.ended for own in found.of.values())
-    assert "last operations of 2 ranks" in last.words(found)
+    assert "last operations of 2 ranks" in last_report.words(found)

@@ -8,7 +8,7 @@ from commsched.cli.main import main
 from commsched.cli.plug_ins import FILES, KINDS, listed
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
-from commsched.nearest import nearest
+from commsched.nearest_name import nearest
 from commsched.net import file as net_file
 
 

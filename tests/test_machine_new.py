@@ -17,8 +17,8 @@ from commsched.machine import file
 from commsched.machine.build import Order, build
 from commsched.machine.devices import accelerator, accelerators, recognised
 from commsched.machine.library import default_library
-from commsched.machine.plausible import check_border
 from commsched.machine.ports import network_data, reach
+from commsched.machine.sane_numbers import check_border
 from tests.test_quantity import refused
 
 NETWORKED = [name for name in shipped.names("machines") if file.load(name).nodes > 1]

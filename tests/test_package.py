@@ -159,3 +159,9 @@ def test_a_class_name_stands_for_one_thing():
     ]
     twice = {name for name, count in Counter(classes).items() if count > 1}
     assert twice == {"Machine", "Net", "Plan", "Prediction"} & set(commsched.__all__)
+
+
+def test_a_file_is_named_by_what_it_is_about():
+    vague = {"given", "kept", "held", "asked", "wishes", "doubt", "room", "crowd", "makeup"}
+    vague |= {"alone", "locally", "together", "ways", "again", "alongside", "placed", "unnamed"}
+    assert vague.isdisjoint(path.stem for path in (ROOT / "commsched").rglob("*.py"))

@@ -21,7 +21,7 @@ from commsched.planner.make_plan import make_plan
 from commsched.planner.only_methods import only
 from commsched.planner.request import Request
 from commsched.planner.search.bound import lower_bound
-from commsched.planner.search.exact import exact
+from commsched.planner.search.branch_and_bound import exact
 from commsched.planner.search.improve import tidied
 from commsched.planner.search.problem import BASELINES, Problem
 from commsched.planner.search.shortlist import Shortlist, skips_zeros

@@ -15,7 +15,7 @@ from commsched.program.phases import phase_of
 from commsched.program.registry import STRATEGIES
 from commsched.schedule.rounds import Goal
 from commsched.simulate.engine import simulate
-from commsched.simulate.placed import EVERY
+from commsched.simulate.timetable import EVERY
 from commsched.timeline import check
 from tests.support.overlaps import overlaps
 from tests.support.small_plans import graph, machine, strategy_plan

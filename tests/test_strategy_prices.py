@@ -11,15 +11,15 @@ from commsched.exchange.method import Choice, no_seconds, resolved
 from commsched.exchange.registry import find_method
 from commsched.machine import file as machine_file
 from commsched.machine.model import resized
-from commsched.machine.slower import slower
+from commsched.machine.slowed_links import slower
 from commsched.net.bucket import BucketSpec
 from commsched.net.expert_part import expert_part
 from commsched.net.tensor_cut import cut_net
 from commsched.planner.crossover import WIDE, at_rate, outpaced
 from commsched.planner.make_plan import make_plan
+from commsched.planner.memory_advice import too_large
 from commsched.planner.only_methods import only
 from commsched.planner.request import Request
-from commsched.planner.smaller import too_large
 from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES
 from tests.support.small_plans import graph, machine, mixture, shared, strategy_plan

@@ -14,7 +14,7 @@ from commsched.planner.request import Request
 from commsched.program.model import Kind, Op
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import simulate
-from commsched.simulate.placed import EVERY, PlacedTurn, Teams
+from commsched.simulate.timetable import EVERY, PlacedTurn, Teams
 from commsched.simulate.turns import Chain, TurnPart
 from tests.support.small_plans import graph, machine, shared
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.cost.alongside import alongside
 from commsched.cost.pattern import Places
 from commsched.cost.price import price
+from commsched.cost.shared_ports import alongside
 from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method
 from commsched.machine import file as machines

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from commsched.cost import price
-from commsched.cost.alongside import alongside
+from commsched.cost.shared_ports import alongside
 from commsched.exchange.method import resolved
 from commsched.exchange.registry import find_method
 from commsched.machine.model import Nic

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from commsched.kernels.finite import FEW, finite
+from commsched.kernels.finite_check import FEW, finite
 from commsched.program.model import After, Kind, Op
 from commsched.run.engine import wait_for_messages
 from commsched.run.engine.board import Board, Stopped, WaitStatus

@@ -16,7 +16,7 @@ from commsched.coding.codec import Codec, State
 from commsched.coding.registry import CODECS
 from commsched.exchange.hashed_shares import COUNTED
 from commsched.exchange.pair import encode_with_feedback
-from commsched.kernels.finite import finite
+from commsched.kernels.finite_check import finite
 from commsched.kernels.hashing import index_sets
 from commsched.kernels.merge import Listed, listed, merged
 from commsched.kernels.modules import beside, module_of

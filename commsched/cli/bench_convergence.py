@@ -56,8 +56,8 @@ def convergence(args: argparse.Namespace) -> None:
 
     Status 1 if a case fails, or if --again differs.
     """
-    from commsched.lab.convergence.again import train_again
     from commsched.lab.convergence.figure import draw
+    from commsched.lab.convergence.repeated_training import train_again
     from commsched.lab.convergence.tables import TABLES
     from commsched.lab.convergence.trainings import kept, train
     from commsched.study import workers

@@ -14,7 +14,7 @@ from commsched import plug_ins
 from commsched.cli import commands
 from commsched.cli.options import COMMANDS, Commands
 from commsched.errors import Agreed, CommschedError, install
-from commsched.nearest import nearest
+from commsched.nearest_name import nearest
 from commsched.terminal import OutputLostError, printable_streams
 
 EXTRAS = {"mpi4py": "mpi", "cupy": "cuda"}  # optional package -> the extra that installs it

@@ -9,7 +9,7 @@ from commsched.coding.registry import CODECS
 from commsched.coding.selection import Selection
 from commsched.errors import CommschedError
 from commsched.kernels import select
-from commsched.kernels.finite import finite
+from commsched.kernels.finite_check import finite
 from commsched.kernels.random import run_key
 from commsched.net.bucket import BucketSpec
 

@@ -9,7 +9,7 @@ from commsched.coding.packet import header
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.kernels.accumulate import ADD, REPLACE, put_at
-from commsched.kernels.finite import finite
+from commsched.kernels.finite_check import finite
 from commsched.kernels.modules import module_of
 from commsched.kernels.random import hashes, run_key
 from commsched.net.bucket import BucketSpec

@@ -9,7 +9,7 @@ import numpy as np
 from commsched.arrays import Array, Floats, Ints
 from commsched.errors import CommschedError
 from commsched.kernels.accumulate import ADD, REPLACE, TAKE_OFF, put
-from commsched.kernels.finite import finite
+from commsched.kernels.finite_check import finite
 from commsched.kernels.merge import Listed
 from commsched.machine.model import CodecRate, Device
 from commsched.net.bucket import BucketSpec

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from commsched.arrays import Bools, Floats, Ints
-from commsched.cost.climb import Climb
+from commsched.cost.level_path import Climb
 from commsched.cost.wire import Each, Wire, one, terms
 from commsched.machine.model import Group, Link, Machine
 from commsched.schedule.rounds import Round

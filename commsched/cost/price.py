@@ -18,9 +18,9 @@ from commsched.exchange.method import Choice, Method, Phase, resolved
 from commsched.exchange.pair import route
 from commsched.exchange.payload import Payload
 from commsched.exchange.vote import voting
+from commsched.machine.group_links import group_links
 from commsched.machine.library import Algorithm, algorithm_of
 from commsched.machine.model import Group, Machine
-from commsched.machine.ways import ways
 from commsched.net.bucket import BucketSpec
 from commsched.schedule.rounds import Schedule
 
@@ -214,7 +214,7 @@ def _taken(
     piece = min(-(-numel // pipeline.trees), math.ceil(pipeline.piece / 4))
     own = _first_piece(schedule, payload.codec, piece)
     left = 4.0 * max(numel - pipeline.trees * piece, 0)
-    near, far = once(on, group, ways)
+    near, far = once(on, group, group_links)
     across = max(link.per_byte for link in far)
     per_byte = taken.both(pipeline.between * across, pipeline.inside * near.per_byte)
     pieces = numel / max(piece, 1)

@@ -13,7 +13,7 @@ from commsched.errors import CommschedError
 from commsched.exchange.lists import joint
 from commsched.exchange.method import Ends, Phase, Pieces
 from commsched.exchange.payload import Payload
-from commsched.kernels.finite import cleared
+from commsched.kernels.finite_check import cleared
 from commsched.kernels.merge import Listed, merged
 from commsched.kernels.modules import beside, module_of, on_host
 from commsched.schedule.rounds import Goal, Schedule

@@ -12,7 +12,7 @@ from commsched.exchange.lists import left, taken
 from commsched.exchange.method import Method, Phase, copy_seconds, take_gradient
 from commsched.exchange.payload import Payload
 from commsched.kernels.accumulate import ADD, put
-from commsched.kernels.finite import finite
+from commsched.kernels.finite_check import finite
 from commsched.kernels.merge import Listed, merged
 from commsched.machine.model import Device, Group
 from commsched.net.bucket import BucketSpec

@@ -19,8 +19,8 @@ from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.exchange import error
 from commsched.exchange.method import Method
-from commsched.kernels.finite import finite
-from commsched.nearest import nearest
+from commsched.kernels.finite_check import finite
+from commsched.nearest_name import nearest
 from commsched.net.graph import Net, Tensor
 
 COUNT = error.STEPS * error.RANKS.size  # used gradients of a tensor: the last ones

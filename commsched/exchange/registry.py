@@ -14,7 +14,7 @@ from commsched.exchange.pair import Pair, illegal, route
 from commsched.exchange.sharded import PREFIX, find_sharded
 from commsched.exchange.sparsified import Sparsified, stands_first
 from commsched.machine.model import Group
-from commsched.nearest import nearest
+from commsched.nearest_name import nearest
 from commsched.plan.model import Plan
 from commsched.registry import Registry
 from commsched.schedule.registry import COLLECTIVES

@@ -5,7 +5,7 @@ from commsched.interchange.micro_benchmarks import ALL_REDUCE, Series
 from commsched.machine.level import spans
 from commsched.machine.model import Machine
 from commsched.machine.relink import PLACES
-from commsched.nearest import nearest
+from commsched.nearest_name import nearest
 
 
 def level_of(machine: Machine, name: str) -> int:

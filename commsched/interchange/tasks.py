@@ -24,8 +24,8 @@ from commsched.program.phases import decided_phase
 from commsched.program.placer import EXCHANGES
 from commsched.schedule.rounds import Goal
 from commsched.simulate.engine import simulate
-from commsched.simulate.placed import PlacedOp
 from commsched.simulate.team_exchange import machine_of, side_by_side, teams_of
+from commsched.simulate.timetable import PlacedOp
 
 MOST = 4_000_000  # tasks: their files have about 400 MB
 

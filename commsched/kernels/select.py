@@ -7,7 +7,7 @@ from commsched.kernels.accumulate import ADD, put
 from commsched.kernels.bits import pack_flags, packed_bytes, set_bits, set_flags
 from commsched.kernels.compiled import compiled
 from commsched.kernels.device import device
-from commsched.kernels.finite import finite
+from commsched.kernels.finite_check import finite
 from commsched.kernels.modules import module_of
 from commsched.kernels.random import Dither
 

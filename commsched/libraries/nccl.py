@@ -17,6 +17,7 @@ from math import inf, log2
 from typing import NamedTuple
 
 from commsched.cost.pattern import once
+from commsched.machine.group_links import group_links
 from commsched.machine.library import (
     LIBRARIES,
     Algorithm,
@@ -26,7 +27,6 @@ from commsched.machine.library import (
     Protocol,
 )
 from commsched.machine.model import Group, Link, Machine
-from commsched.machine.ways import ways
 
 US, GB = 1e-6, 1e9
 RING, TREE = "ring", "tree"
@@ -110,7 +110,7 @@ def _place(machine: Machine, group: Group) -> _GroupPlace:
     lanes = min(len(members) for members in group.members)
     ports = lanes if machine.nic is None else min(machine.nic.per_node, lanes)
     channels = ports if len(group.members) > 1 else 1
-    near, far = ways(machine, group)
+    near, far = group_links(machine, group)
     across = max(link.per_byte for link in far)
     if machine.nic is not None:
         across = max(across, machine.nic.per_byte)

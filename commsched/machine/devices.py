@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from commsched import files, records, shipped
 from commsched.errors import CommschedError
 from commsched.machine.model import Device, Link
-from commsched.nearest import nearest
+from commsched.nearest_name import nearest
 from commsched.records import POSITIVE, REQUIRED, Source, unit
 
 

@@ -8,7 +8,7 @@ from commsched.errors import CommschedError
 from commsched.machine.level_file import flattened, levelled
 from commsched.machine.library import library_of
 from commsched.machine.model import Device, Machine
-from commsched.machine.plausible import check_border, insist
+from commsched.machine.sane_numbers import check_border, insist
 
 FORMAT = Machine.FORMAT
 

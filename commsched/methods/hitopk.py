@@ -11,7 +11,7 @@ from commsched.exchange.node_lanes import NodeLanes, teams
 from commsched.exchange.pair import Pair, lost_of
 from commsched.exchange.payload import Payload
 from commsched.exchange.registry import METHODS
-from commsched.kernels.finite import finite
+from commsched.kernels.finite_check import finite
 from commsched.machine.model import Device, Group
 from commsched.methods.zen import reduce_inside, spread_inside
 from commsched.net.bucket import BucketSpec

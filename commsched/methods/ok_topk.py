@@ -20,7 +20,7 @@ from commsched.exchange.payload import Payload
 from commsched.exchange.registry import METHODS
 from commsched.kernels import select
 from commsched.kernels.accumulate import ADD, put
-from commsched.kernels.finite import finite
+from commsched.kernels.finite_check import finite
 from commsched.kernels.merge import Listed, ends, merged
 from commsched.kernels.modules import module_of
 from commsched.machine.model import Device, Group

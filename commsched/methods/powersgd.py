@@ -16,7 +16,7 @@ from commsched.exchange.method import Method, Phase, copy_seconds
 from commsched.exchange.pair import route
 from commsched.exchange.payload import Payload
 from commsched.exchange.registry import METHODS
-from commsched.kernels.finite import finite
+from commsched.kernels.finite_check import finite
 from commsched.kernels.lowrank import spread, transposed_product
 from commsched.kernels.modules import module_of, on_host
 from commsched.kernels.random import generator

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from commsched.cost.alongside import alongside
+from commsched.cost.shared_ports import alongside
 from commsched.errors import CommschedError
 from commsched.exchange.method import Method
 from commsched.exchange.registry import find_method

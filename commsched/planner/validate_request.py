@@ -5,7 +5,7 @@ import math
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.exchange.registry import METHODS, find_method, legal_methods, lossy_name
-from commsched.nearest import most_similar, nearest
+from commsched.nearest_name import most_similar, nearest
 from commsched.net.bucket import BucketSpec, Piece
 from commsched.planner.request import Request
 from commsched.schedule.registry import COLLECTIVES

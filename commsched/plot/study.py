@@ -12,7 +12,7 @@ from matplotlib.figure import SubFigure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from commsched.errors import CommschedError
-from commsched.nearest import nearest
+from commsched.nearest_name import nearest
 from commsched.plot import legend, study_rows
 from commsched.plot.legend import INCH, LETTER
 from commsched.plot.panel_notes import Note, write_notes

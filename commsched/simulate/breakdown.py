@@ -8,10 +8,10 @@ import numpy as np
 
 from commsched.arrays import Floats
 from commsched.cost import price
-from commsched.cost.alongside import alongside
 from commsched.cost.message_work import coding_of_a_rank
 from commsched.cost.pattern import Places, once
 from commsched.cost.play import moves_up_to
+from commsched.cost.shared_ports import alongside
 from commsched.exchange.method import Phase, resolved
 from commsched.machine.model import Group, Link, Machine
 from commsched.machine.relink import relinked

@@ -8,7 +8,7 @@ import numpy as np
 
 from commsched.arrays import Floats
 from commsched.program.model import Kind
-from commsched.simulate.placed import EVERY, PlacedOp, PlacedTimes
+from commsched.simulate.timetable import EVERY, PlacedOp, PlacedTimes
 from commsched.timeline.chain import chain_to, ended_last
 
 TOUCH = 1e-12  # s between the end of an operation and the start of what it delayed

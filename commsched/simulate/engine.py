@@ -28,9 +28,9 @@ from commsched.simulate.cores import ROUNDS, SETTLED
 from commsched.simulate.draws import Draws
 from commsched.simulate.exchange_costs import GRAIN, ExchangeCosts, Known
 from commsched.simulate.pipelines import PipelineMessages, is_pipeline
-from commsched.simulate.placed import PlacedAlone, PlacedOp, PlacedTurn, Source, Teams, by_source
 from commsched.simulate.result import Prediction
 from commsched.simulate.team_exchange import teams_of
+from commsched.simulate.timetable import PlacedAlone, PlacedOp, PlacedTurn, Source, Teams, by_source
 from commsched.simulate.turns import SumCost, moving
 
 Progress = Callable[[int], None]

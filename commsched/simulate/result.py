@@ -20,7 +20,7 @@ from commsched.program.registry import STRATEGIES
 from commsched.program.strategy import Memory
 from commsched.simulate.breakdown import Makeup, makeups, message_makeup
 from commsched.simulate.critical_path import PathPart, StepPath, critical_path, step_path
-from commsched.simulate.placed import EVERY, Columns, PlacedOp, by_source
+from commsched.simulate.timetable import EVERY, Columns, PlacedOp, by_source
 from commsched.timeline.cycles import totals, windows
 from commsched.timeline.header import Predicted
 from commsched.timeline.measure import waiting_filled

@@ -8,8 +8,8 @@ import numpy as np
 
 from commsched.arrays import Floats, Ints
 from commsched.cost import price
-from commsched.cost.alongside import alongside
 from commsched.cost.play import Played, moves_up_to
+from commsched.cost.shared_ports import alongside
 from commsched.exchange.method import Phase
 from commsched.exchange.registry import find_method
 from commsched.machine.model import Group, Machine

@@ -6,7 +6,7 @@ from commsched.plan.model import Plan
 from commsched.program import recompute
 from commsched.program import stages as pipeline
 from commsched.program.draft import Draft
-from commsched.program.flushed import (
+from commsched.program.flushed_pipeline import (
     Order,
     StageWork,
     all_forward_first,

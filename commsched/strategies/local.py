@@ -9,7 +9,12 @@ from commsched.net.graph import Layer, Net
 from commsched.plan.model import Param, Plan
 from commsched.program import stages as pipeline
 from commsched.program.draft import Draft, received
-from commsched.program.flushed import StageWork, draft_stages, memory, one_forward_one_backward
+from commsched.program.flushed_pipeline import (
+    StageWork,
+    draft_stages,
+    memory,
+    one_forward_one_backward,
+)
 from commsched.program.launch_ops import OPTIMIZER, update_traffic
 from commsched.program.message_coding import coding_of
 from commsched.program.model import After, Hop, Turn

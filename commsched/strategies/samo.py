@@ -11,7 +11,7 @@ from commsched.plan.model import Param, Plan
 from commsched.program import recompute
 from commsched.program import stages as pipeline
 from commsched.program.draft import Draft
-from commsched.program.flushed import StageWork, as_they_come, flushed
+from commsched.program.flushed_pipeline import StageWork, as_they_come, flushed
 from commsched.program.parameters import Parameter, Range
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import Stage

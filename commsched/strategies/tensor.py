@@ -15,7 +15,7 @@ from commsched.plan.model import Launch, Param, Plan
 from commsched.program import recompute
 from commsched.program import stages as pipeline
 from commsched.program.draft import Draft
-from commsched.program.flushed import (
+from commsched.program.flushed_pipeline import (
     StageWork,
     draft_stages,
     last_turns,

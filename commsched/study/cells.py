@@ -16,7 +16,7 @@ from commsched.exchange.registry import find_method, lossy_name
 from commsched.machine import file as machine_file
 from commsched.machine.change import changed
 from commsched.machine.model import Device, Machine, of_ranks, resized
-from commsched.nearest import nearest
+from commsched.nearest_name import nearest
 from commsched.net import file as net_file
 from commsched.net.compute import fitted
 from commsched.net.graph import Net

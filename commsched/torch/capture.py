@@ -19,7 +19,7 @@ from commsched.run.engine.memory_probe import ranks_of_this_node
 from commsched.run.engine.probe import sleeping_barrier
 from commsched.run.job import agree
 from commsched.run.job.fabric import mean_or_median
-from commsched.torch import handing_over
+from commsched.torch import attach_cost
 from commsched.torch.arrays import check_on_host
 from commsched.torch.attach import started_by_mpi
 from commsched.torch.captured_net import load_of_host, measured_net, over_ranks
@@ -146,9 +146,9 @@ def capture(
         1.0 if lonely is None else min(lonely / crowd, 1.0),
     )
     net = with_experts(net, choices.over_ranks(comm), mixtures)
-    spent = agree.on_all_ranks(lambda: handing_over.measure(net, observer.parameters), comm)
+    spent = agree.on_all_ranks(lambda: attach_cost.measure(net, observer.parameters), comm)
     optimizer.zero_grad(set_to_none=True)
-    return handing_over.added(net, over_ranks(spent.reshape(-1), comm).reshape(2, -1))
+    return attach_cost.added(net, over_ranks(spent.reshape(-1), comm).reshape(2, -1))
 
 
 def _recognised(

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from commsched.calibrate.kept import kept_machine
+from commsched.calibrate.machine_cache import kept_machine
 from commsched.calibrate.main import calibrate
 from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method
@@ -20,7 +20,7 @@ from commsched.plan.model import Plan
 from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.run.adapt.drift import explains, refit_machine
-from commsched.run.adapt.faster import Steps, keeps
+from commsched.run.adapt.plan_choice import Steps, keeps
 from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
 from commsched.run.job.ending import say

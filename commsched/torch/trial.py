@@ -3,7 +3,7 @@
 import time
 
 from commsched.plan.model import Plan
-from commsched.run.adapt.faster import Steps, steps_of
+from commsched.run.adapt.plan_choice import Steps, steps_of
 from commsched.torch.sync import Sync
 
 BLOCK = 5  # steps in a row under one plan while two are compared

@@ -9,7 +9,7 @@ import pytest
 
 from commsched.calibrate import coding
 from commsched.calibrate.coding import shortens
-from commsched.calibrate.kept import kept_machine
+from commsched.calibrate.machine_cache import kept_machine
 from commsched.calibrate.main import calibrate
 from commsched.coding.registry import CODECS
 from commsched.cost.price import method_seconds

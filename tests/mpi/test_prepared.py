@@ -14,7 +14,7 @@ from commsched.exchange.payload import Payload
 from commsched.machine.model import Group
 from commsched.net.bucket import BucketSpec
 from commsched.run.engine.prepare import driver, prepared
-from commsched.run.engine.prepared import Landing, Prepared
+from commsched.run.engine.prepared_exchange import Landing, Prepared
 from commsched.run.engine.probe import TURNS, Arena, ProbeExchanges
 from commsched.run.engine.transfer import Transfer, begin
 from commsched.run.engine.wait_for_messages import complete

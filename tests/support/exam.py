@@ -28,7 +28,7 @@ from commsched.machine.level import LevelShape
 from commsched.machine.model import Group
 from commsched.methods.node_union import method as node_union
 from commsched.run.engine.prepare import prepared
-from commsched.run.engine.prepared import Prepared
+from commsched.run.engine.prepared_exchange import Prepared
 from commsched.run.engine.transfer import begin
 from commsched.run.engine.wait_for_messages import Pacer
 from commsched.run.job.clock import now

@@ -62,7 +62,7 @@ def check(args: argparse.Namespace) -> int:
 
 def _findings(kind: str, name: str, machines: "list[Machine]", run: bool) -> "Iterator[Finding]":
     from commsched.coding.registry import CODECS
-    from commsched.lab.plug_in_laws import codecs, collectives, real
+    from commsched.lab.plug_in_laws import codecs, collectives, on_real_ranks
     from commsched.progress import each
 
     if kind == "codec":
@@ -71,14 +71,14 @@ def _findings(kind: str, name: str, machines: "list[Machine]", run: bool) -> "It
         laws, method = collectives.laws(name, machines), f"{name}+dense"
     yield from each(laws, f"{kind} {name}")
     if run:
-        yield from each((real.law(one) for one in [method]), f"{method} on ranks")
+        yield from each((on_real_ranks.law(one) for one in [method]), f"{method} on ranks")
 
 
 def _named(text: str) -> list[tuple[str, str]]:
     """Return kind and name of what a file registers, or of a name."""
     from commsched import plug_ins
     from commsched.lab.plug_in_laws.skeleton import KINDS
-    from commsched.nearest import nearest
+    from commsched.nearest_name import nearest
 
     if text.endswith(".py"):
         for registry in KINDS.values():

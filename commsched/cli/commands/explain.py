@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from commsched import shipped
 from commsched.cli.options import Option, command, output_file
 from commsched.errors import CommschedError
-from commsched.nearest import nearest
+from commsched.nearest_name import nearest
 
 if TYPE_CHECKING:
     from commsched.schedule.rounds import Schedule

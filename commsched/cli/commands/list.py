@@ -5,7 +5,7 @@ import json
 
 from commsched.cli.options import Flag, Option, command
 from commsched.errors import CommschedError
-from commsched.nearest import nearest
+from commsched.nearest_name import nearest
 
 EXAMPLE = """example:
   commsched list

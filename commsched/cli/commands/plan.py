@@ -36,12 +36,12 @@ from commsched.planner.families import NO_PLAN, Planned, plan_with_verdict
 from commsched.planner.limits.error_budget import verdict as errors
 from commsched.planner.limits.memory import fits, refusal
 from commsched.planner.make_plan import by_planner
+from commsched.planner.memory_advice import too_large
 from commsched.planner.only_methods import not_used, only
 from commsched.planner.reasons import verdict
 from commsched.planner.registry import DEFAULT, FRAMES
 from commsched.planner.request import Report, Request, forced
 from commsched.planner.search.problem import BASELINES
-from commsched.planner.smaller import too_large
 from commsched.planner.validate_request import SEEDS, check
 from commsched.program.registry import STRATEGIES
 from commsched.progress import tell, working

@@ -24,7 +24,7 @@ from commsched.plan.model import Plan
 from commsched.program.read_plan import plan_from_data
 from commsched.text_table import table
 from commsched.timeline import file as timeline_file
-from commsched.timeline import last, parts
+from commsched.timeline import last_report, parts
 from commsched.timeline.model import Timeline
 from commsched.timeline.summary import lines as timeline_lines
 from commsched.timeline.summary import summary as timeline_summary
@@ -36,7 +36,7 @@ EXAMPLE = """example:
   commsched show plan.json --diff other.json
   commsched show measured.json.last
 """
-Thing = Net | Machine | Plan | Timeline | last.Operations
+Thing = Net | Machine | Plan | Timeline | last_report.Operations
 HELP = "describe a net, machine, plan or timeline, or what a broken job's ranks did last"
 OPTIONS = (
     Option("thing", "THING", "shipped net or machine, or a file; - is stdin"),
@@ -66,8 +66,8 @@ def load(name: str) -> Thing:
         return net_file.load(name)
     if name in shipped.names("machines"):
         return machine_file.load(name)
-    if last.base(name) is not None:
-        return last.read(name)
+    if last_report.base(name) is not None:
+        return last_report.read(name)
     path, there = Path(name), name == files.STDIN or Path(name).exists()
     if not there and not name.endswith(".json"):
         known = ", ".join([*shipped.names("nets"), *shipped.names("machines")])
@@ -99,8 +99,8 @@ def as_data(thing: Thing) -> Any:
         return net_file.to_data(thing)
     if isinstance(thing, Machine):
         return machine_file.file_data(thing)
-    if isinstance(thing, last.Operations):
-        return last.as_data(thing)
+    if isinstance(thing, last_report.Operations):
+        return last_report.as_data(thing)
     return summary(thing) if isinstance(thing, Plan) else timeline_summary(thing)
 
 
@@ -113,8 +113,8 @@ def words(thing: Thing) -> str:
     if isinstance(thing, Plan):
         shown = table(reasons.HEADER, reasons.rows(thing), reasons.RIGHT)
         return "\n".join([*facts(thing), shown, *reasons.notes(thing)])
-    if isinstance(thing, last.Operations):
-        return last.words(thing)
+    if isinstance(thing, last_report.Operations):
+        return last_report.words(thing)
     head = f"{thing.kind} timeline of plan {thing.plan_hash[:12]} on {thing.ranks} ranks"
     return "\n".join([head, *timeline_lines(timeline_summary(thing))])
 

@@ -21,7 +21,7 @@ from commsched.interchange.onnx_work import (
     flops,
 )
 from commsched.interchange.registry import FORMATS, Format, Imported, Options
-from commsched.nearest import nearest
+from commsched.nearest_name import nearest
 from commsched.net.graph import Layer, Net, Tensor
 
 TAGS = frozenset((0x12, 0x1A, 0x22, 0x28, 0x2A, 0x32, 0x3A, 0x42, 0x72))  # of ModelProto's fields

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from commsched.lab.convergence.again import left_at
+from commsched.lab.convergence.repeated_training import left_at
 from commsched.lab.convergence.table import (
     CaseResult,
     ConvergenceTable,

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from commsched.cost.alongside import alongside
 from commsched.cost.price import price
+from commsched.cost.shared_ports import alongside
 from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method
 from commsched.lab.convergence import table as convergence

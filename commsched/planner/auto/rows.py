@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from commsched.errors import CommschedError
-from commsched.machine.slower import slower
+from commsched.machine.slowed_links import slower
 from commsched.plan.model import Plan
 from commsched.planner.auto.candidates import StrategyCandidate
 from commsched.planner.auto.learning import NOT_MEASURED, LearningCost, cost, lossy_codecs

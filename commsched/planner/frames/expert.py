@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from commsched.cost.alongside import alongside
+from commsched.cost.shared_ports import alongside
 from commsched.errors import CommschedError
 from commsched.exchange.experts import routes
 from commsched.exchange.method import Method

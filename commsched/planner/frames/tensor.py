@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from commsched.cost.alongside import alongside
+from commsched.cost.shared_ports import alongside
 from commsched.errors import CommschedError
 from commsched.exchange.method import Method
 from commsched.exchange.registry import find_method, legal_methods

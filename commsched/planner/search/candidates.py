@@ -18,8 +18,8 @@ import numpy as np
 from commsched.exchange.pair import LIBRARY
 from commsched.planner.deadline import Deadline, OutOfTime
 from commsched.planner.request import Request
+from commsched.planner.search.branch_and_bound import MOST, UNITS, exact, size
 from commsched.planner.search.dynamic import boundaries
-from commsched.planner.search.exact import MOST, UNITS, exact, size
 from commsched.planner.search.fit_memory import fit_memory
 from commsched.planner.search.improve import GAIN, SAME, improved, tidied
 from commsched.planner.search.order import units_by_priority

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 
 from commsched.errors import CommschedError
 from commsched.exchange.pair import LIBRARY
+from commsched.planner.search.branch_and_bound import bounds
 from commsched.planner.search.curve import LINEAR
-from commsched.planner.search.exact import bounds
 from commsched.planner.search.problem import BASELINES, Placed, Problem
 from commsched.planner.space import Candidate
 

@@ -18,7 +18,7 @@ from commsched.exchange.sharded import shard_of
 from commsched.exchange.state import kept_of, restore
 from commsched.exchange.vote import voting
 from commsched.kernels.accumulate import ADD, put
-from commsched.kernels.finite import finite
+from commsched.kernels.finite_check import finite
 from commsched.kernels.hashing import index_sets
 from commsched.kernels.merge import Listed
 from commsched.kernels.modules import beside
@@ -39,8 +39,8 @@ from commsched.program.parts import (
 )
 from commsched.program.phases import phase_of
 from commsched.program.registry import STRATEGIES
+from commsched.run.engine.bucket_content import clamps, not_finite, takes_lists, unsent_of
 from commsched.run.engine.device_queue import DeviceQueue
-from commsched.run.engine.filling import clamps, not_finite, takes_lists, unsent_of
 from commsched.run.engine.spare_memory import SpareMemory
 from commsched.run.engine.watched_losses import WatchedLosses
 from commsched.run.engine.worker import Roles, put_back

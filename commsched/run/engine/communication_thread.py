@@ -23,7 +23,7 @@ from commsched.run.engine.buckets import Buckets
 from commsched.run.engine.channels import EVERYONE, channel, communicators
 from commsched.run.engine.messages import Mail, MessageStreams
 from commsched.run.engine.prepare import driver, prepared
-from commsched.run.engine.prepared import Landing
+from commsched.run.engine.prepared_exchange import Landing
 from commsched.run.engine.recorder import Recorder
 from commsched.run.engine.transfer import begin
 from commsched.run.engine.wait_for_messages import Pacer

@@ -13,7 +13,7 @@ from mpi4py import MPI
 from commsched.arrays import Array, Floats
 from commsched.exchange.memory import AHEAD
 from commsched.kernels import fast_exchange as fast
-from commsched.run.engine.prepared import Coming, Leaving, Prepared
+from commsched.run.engine.prepared_exchange import Coming, Leaving, Prepared
 from commsched.run.engine.wait_for_messages import NEVER
 from commsched.run.wire.path import PendingMove, Unlocked
 

@@ -2,7 +2,7 @@
 
 Neither SIGKILL nor an abort loses what was written: the system keeps the pages of the file. It lies
 beside the timeline, if there is one, else in a folder of its own; a job that ends well removes it.
-`timeline/last.py` reads it.
+`timeline/last_report.py` reads it.
 """
 
 import itertools
@@ -18,10 +18,10 @@ from commsched.errors import CommschedError
 from commsched.plan.model import Plan
 from commsched.program.model import STREAMS
 from commsched.program.registry import STRATEGIES
-from commsched.run.engine.unnamed import hold, is_unnamed, make_room, tidy, unnamed
+from commsched.run.engine.unnamed_timeline import hold, is_unnamed, make_room, tidy, unnamed
 from commsched.run.job import lifeline
 from commsched.run.job.ending import say
-from commsched.timeline.last import KEPT, LAST, ROW
+from commsched.timeline.last_report import KEPT, LAST, ROW
 from commsched.timeline.model import Span
 from commsched.timeline.parts import PartHeader, find, part_path
 

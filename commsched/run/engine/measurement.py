@@ -21,7 +21,7 @@ from commsched.program.registry import STRATEGIES
 from commsched.run.engine.engine import Engine
 from commsched.run.engine.merge import merge, steps_at_once
 from commsched.run.engine.recorder import Recorder
-from commsched.run.engine.unnamed import make_room, unnamed
+from commsched.run.engine.unnamed_timeline import make_room, unnamed
 from commsched.run.job import agree, clock
 from commsched.run.job.clock import Clock, now
 from commsched.run.job.ending import say

@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 from commsched.exchange.endpoint import Endpoint, ReducingEndpoint
 from commsched.kernels import compiled
-from commsched.run.engine.prepared import Landing, Prepared
+from commsched.run.engine.prepared_exchange import Landing, Prepared
 from commsched.run.engine.script import script
 from commsched.run.wire.path import Path
 from commsched.schedule.rounds import Schedule

@@ -18,7 +18,7 @@ from commsched.kernels.modules import beside
 from commsched.machine.model import Group
 from commsched.net.bucket import BucketSpec
 from commsched.run.engine.prepare import prepared
-from commsched.run.engine.prepared import Landing, Prepared
+from commsched.run.engine.prepared_exchange import Landing, Prepared
 from commsched.run.engine.transfer import begin
 from commsched.run.engine.wait_for_messages import complete
 from commsched.run.job import agree

@@ -8,7 +8,7 @@ import numpy as np
 from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.exchange.sharded import own_places
-from commsched.kernels.finite import cleared
+from commsched.kernels.finite_check import cleared
 from commsched.kernels.modules import on_host
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op

@@ -30,8 +30,8 @@ from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.program.model import Kind
 from commsched.simulate.engine import simulate
-from commsched.simulate.placed import PlacedOp
 from commsched.simulate.result import Prediction
+from commsched.simulate.timetable import PlacedOp
 
 SOURCE = (
     "Coquelin, Debus, Goetz, von der Lehr, Kahn, Siggel & Streit, 'Accelerating neural network"

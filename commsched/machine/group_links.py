@@ -8,14 +8,14 @@ from commsched.machine.level import place_of_node, spans
 from commsched.machine.model import Group, Link, Machine
 
 
-class Ways(NamedTuple):
+class GroupLinks(NamedTuple):
     """Links of a group's messages."""
 
     near: Link  # the slowest inside nodes
     far: tuple[Link, ...]  # between nodes
 
 
-def ways(machine: Machine, group: Group) -> Ways:
+def group_links(machine: Machine, group: Group) -> GroupLinks:
     """Return the links of the levels that join members of a group, or those of any two nodes.
 
     A level joins members if they lie in more of its children than of its units.
@@ -31,4 +31,4 @@ def ways(machine: Machine, group: Group) -> Ways:
             (near if k <= node else far).extend(links)
         below = units
     slowest = max(near or [machine.inside], key=lambda link: link.per_byte)
-    return Ways(slowest, tuple(far or [machine.between, *machine.overrides.values()]))
+    return GroupLinks(slowest, tuple(far or [machine.between, *machine.overrides.values()]))

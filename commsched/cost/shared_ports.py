@@ -6,7 +6,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from commsched.arrays import Ints
-from commsched.cost.climb import switches_below
+from commsched.cost.level_path import switches_below
 from commsched.cost.pattern import once, ports
 from commsched.machine.level import place_of_node, port_rates
 from commsched.machine.model import Group, Link, Machine, Nic
