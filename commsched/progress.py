@@ -93,7 +93,7 @@ def tell(sentence: str) -> None:
 
 
 def each(rows: Iterable[T], what: str) -> Iterator[T]:
-    """Yield rows, each of which may take a while to make."""
+    """Yield rows; each one may take a while to make."""
     waiting = iter(rows)
     while True:
         with working(what):

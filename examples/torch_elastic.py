@@ -1,4 +1,4 @@
-"""A small net whose training goes on by itself when a rank is lost.
+"""A small net whose training goes on without help when a rank is lost.
 
 mpiexec -n 2 commsched capture examples/torch_elastic.py:build -o net.json
 commsched plan net.json --machine localhost --lanes 2 -o plan.json

@@ -27,7 +27,7 @@ def torus_2d(group: Group) -> Schedule:
     rows = max(r for r in range(1, int(group.size**0.5) + 1) if group.size % r == 0)
     ranks = np.arange(group.size).reshape(rows, -1)  # (rows, columns)
     columns = ranks.shape[1]
-    # Column c sums blocks [c R, (c + 1) R), of which row r owns block c R + r.
+    # Column c sums blocks [c R, (c + 1) R); its row r owns block c R + r.
     first = np.broadcast_to(np.arange(columns) * rows, ranks.shape)
     along = circles(ranks, first, first + rows)
     block = np.arange(group.size).reshape(columns, rows)

@@ -57,7 +57,7 @@ def test_an_exchange_waits_for_the_rank_that_sleeps():
         some += sleeps.any() and not sleeps.all()
         expected = whole - (0.0 if sleeps.any() else 1e-3)
         assert one.end.max() - one.start.max() == pytest.approx(expected, rel=1e-9)
-    assert some  # ranks of which one sleeps and the other does not
+    assert some  # ranks: one sleeps, and the other does not
 
 
 def test_nothing_takes_less_than_the_share_of_a_thread_that_is_awake():

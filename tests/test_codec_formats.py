@@ -1,4 +1,4 @@
-"""What each lossless format promises by itself: golden packets, refusals, bytes."""
+"""What each lossless format promises: golden packets, refusals, bytes."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from commsched.net.bucket import BucketSpec
 from commsched.net.sparsity import Sparsity
 from tests.support.packets import EXACT, encoded, round_trip
 
-# --- Each format by itself. ---
+# --- Each format alone. ---
 
 
 def test_fp16_ends_at_its_largest_number():

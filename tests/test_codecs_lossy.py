@@ -224,7 +224,7 @@ def test_feedback_loses_nothing(name, shape):
     left = np.sum([state["lost"] for state in states], axis=0)
     if name in EXACT_FEEDBACK:
         np.testing.assert_array_equal(sent + left, total)
-    # float32 sums of numbers below 64, of which few are rounded in each of 4 steps
+    # float32 sums of numbers below 64; few of them are rounded in each of 4 steps
     np.testing.assert_allclose(sent + left, total, atol=1e-3)
 
 

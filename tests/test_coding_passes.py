@@ -23,7 +23,7 @@ QUIET = Device(
 
 
 def slow(times: float) -> Device:
-    """Everything takes so many times as long."""
+    """Everything takes `times` times as long."""
     rate = QUIET.codecs["fp16"]
     slower = CodecRate(
         encode=rate.encode * times,

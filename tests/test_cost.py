@@ -57,7 +57,7 @@ def reference(
     schedule: Schedule, payload: Payload, on: Machine, group: Group, start: np.ndarray
 ) -> tuple[list[float], list[float], list[int]]:
     rate, ports, p = payload.rate(on.device), ports_of(on, group), group.size
-    history = [start.tolist()]  # merged, after so many rounds
+    history = [start.tolist()]  # merged, by rounds
     send_port, receive_port, processor = (start.tolist() for _ in range(3))
     sent, messages = [0.0] * p, [0] * p
     for index, rnd in enumerate(schedule.rounds()):

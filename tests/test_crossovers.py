@@ -1,4 +1,4 @@
-"""The crossovers that a right planner shows by itself, each found in what `commsched price` says.
+"""The crossovers that a right planner shows unasked, each found in what `commsched price` says.
 
 Source: Wang et al., "Zen", OSDI 2025 (1-5); Wang et al., "FFT-based gradient sparsification", HPDC
 2020 (6); Singh & Bhatele, IPDPS 2023 (7); Wang et al., "Espresso", EuroSys 2023 (8); Coquelin et

@@ -229,7 +229,7 @@ def test_a_chain_brings_every_block_to_every_member(ranks, data):
 
 
 def learned(local_skip):
-    """The parameters of all ranks after two steps, of which the second exchanges nothing."""
+    """The parameters of all ranks after two steps; the second one exchanges nothing."""
     plan = strategy_plan(
         profile_net(NETS["mlp:8:2"], 6),
         machine(2, 2),

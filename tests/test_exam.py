@@ -18,7 +18,7 @@ from tests.support import exam, sampling
 from tests.support.jobs import Job
 from tests.test_codecs_lossy import MORE
 
-SECONDS = 280  # of which about 40 are needed on two cores
+SECONDS = 280  # about 40 are needed on two cores
 # Beside the listed ones: codecs, compositions, and methods of several phases.
 FED = tuple(f"{name}:feedback" for name in ("fp16", "fp8:e5m2", "terngrad", "quant:1", "quant:2"))
 UNLISTED = (*MORE, *FED, "powersgd:3", "ok-topk:0.1", "gtopk:0.1", "hitopk:0.1", "zen:hierarchical")

@@ -94,7 +94,7 @@ def test_ranks_hold_their_experts_and_sum_them_with_their_replicas_alone():
 
 
 def test_the_published_net_has_the_published_parameters():
-    """52 billion, of which a rank of 128 holds 12 experts and what is not one."""
+    """52 billion; a rank of 128 holds 12 experts and what is not one."""
     net = net_file.load("deepspeed-moe-52b")
     assert net.numel == pytest.approx(52e9, rel=0.01)
     h, blocks = 2048, 12

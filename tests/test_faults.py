@@ -116,7 +116,7 @@ def long_run(made: Path, *options: str) -> list[str]:
 
 
 def begun(made: Path, ranks: int = 3, spans: int = 20) -> bool:
-    """Whether every rank has written so many spans."""
+    """Whether every rank has written more than `spans` spans."""
     parts = find(made.with_name("m.json"))
     return len(parts) == ranks and all(p.read_bytes().count(b"\n") > spans for p in parts.values())
 
@@ -124,7 +124,7 @@ def begun(made: Path, ranks: int = 3, spans: int = 20) -> bool:
 def struck(
     made: Path, rank: int, what: int, *options: str, ranks: int = 3, spans: int = 20
 ) -> Ended:
-    """How a run ends of which one rank gets a signal; it fails, and leaves no process behind."""
+    """How a run ends when one rank gets a signal; it fails, and leaves no process behind."""
     with Job(ranks, long_run(made, *options)) as job:
         job.until(lambda: begun(made, ranks, spans))
         os.kill(job.rank(rank), what)

@@ -38,7 +38,7 @@ def test_neighbours_of_a_stopped_stage_name_it_and_the_bytes(endless):
     assert "waits for 4 kB from rank 1" in first[0]
     assert ": recv/s1-s2/m" in last[0] or ": overflow/decide " in last[0]
     own = [line for line in lines if line.startswith("commsched: rank 1")]
-    assert own in ([], ["commsched: rank 1 does not answer"]), ended.output  # not by itself
+    assert own in ([], ["commsched: rank 1 does not answer"]), ended.output  # not on its own
     assert "Traceback" not in ended.output
     assert_spans_are_kept(endless)
 

@@ -1,4 +1,4 @@
-"""Formulas of the papers, of which tests of single methods and strategies do not speak.
+"""Formulas of the papers that tests of single methods and strategies leave out.
 
 Where a paper has a start-up of alpha per message, a link has L of latency and o at either end: a
 message that waits for the one before costs L + 2 o, one that does not costs o, and the last L + o

@@ -26,7 +26,7 @@ HIT = 100.0  # expected rows
 
 
 def table(count: int, lists: bool = True) -> Tensor:
-    """A table of `count` rows, of which about HIT are hit."""
+    """A table of `count` rows; about HIT of them are hit."""
     law = Sparsity(law="zipf", density=HIT / count, exponent=0.0, rows=count)
     return Tensor(name="table", shape=(count, 8), sparsity=law, lists=lists)
 

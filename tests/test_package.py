@@ -165,3 +165,11 @@ def test_a_file_is_named_by_what_it_is_about():
     vague = {"given", "kept", "held", "asked", "wishes", "doubt", "room", "crowd", "makeup"}
     vague |= {"alone", "locally", "together", "ways", "again", "alongside", "placed", "unnamed"}
     assert vague.isdisjoint(path.stem for path in (ROOT / "commsched").rglob("*.py"))
+
+
+def test_no_sentence_has_a_phrase_that_is_read_twice():
+    files = [*(ROOT / "commsched").rglob("*.py"), *(ROOT / "docs").rglob("*.md")]
+    files += [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    phrase = re.compile(r"\b(of\s+which|so\s+many|in\s+truth)\b", re.IGNORECASE)
+    found = {path.name: phrase.findall(path.read_text()) for path in files}
+    assert {name: phrases for name, phrases in found.items() if phrases} == {}

@@ -69,7 +69,7 @@ def test_no_lossless_method_takes_less_for_any_law(shape, law):
 
 
 def test_dense_values_need_what_the_ring_and_the_hierarchy_take():
-    numel = 24_000  # of which every rank has whole blocks
+    numel = 24_000  # every rank has whole blocks of them
     for shape, name in (((1, 4), "ring+dense"), ((2, 4), "hierarchical+dense")):
         on = bytes_only(machine(*shape))
         spec = BucketSpec.uniform(numel)

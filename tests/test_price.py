@@ -281,7 +281,7 @@ def test_every_legal_method_has_a_price(density):
 
 
 BESIDE = ["p3.16xlarge", "summit", "superpod-h100", "localhost"]
-METHODS_TURN = 1 if sampling.whole else 3  # by day a method is priced on one machine of so many
+METHODS_TURN = 1 if sampling.whole else 3  # by day a method is priced on one machine of this many
 
 
 @pytest.mark.by_day(1)

@@ -51,7 +51,7 @@ def test_freed_memory_is_used_again_by_all_threads(nbytes: int) -> None:
     written = 3 * 5 * 4 * nbytes / PAGE  # pages
     kept, given_back = _faults(keep, nbytes), _faults("", nbytes)
     assert kept < 0.02 * written
-    assert kept < given_back  # glibc by itself
+    assert kept < given_back  # glibc alone
 
 
 def test_all_of_an_arena_was_touched_before_it_is_measured() -> None:

@@ -53,7 +53,7 @@ WRONG_OPTIONS = (
 
 
 def refusals(lines: list[list[str]]) -> list[str]:
-    """What one process says to each of some command lines, all of which it refuses."""
+    """What one process says to each of some command lines; it refuses all of them."""
     code = f"from commsched.cli.main import main\nfor line in {lines}:\n    assert main(line) == 2"
     with Single(sys.executable, "-c", code) as job:
         ended = job.wait(SECONDS)

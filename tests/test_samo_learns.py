@@ -124,7 +124,7 @@ def test_random_masks_are_those_of_the_seed_and_magnitudes_those_of_the_start():
 
 
 def test_an_early_bird_is_drawn_when_its_masks_stay_the_same():
-    """The share that differs falls while the net learns; then the warm-up ends by itself."""
+    """The share that differs falls while the net learns; then the warm-up ends on its own."""
     net, train = NETS["mlp:8:3"], DATA["digits"](0).train
     kept = {name: kept_of(values.size, 0.25) for name, values in net.start(0).items()}
 

@@ -76,7 +76,7 @@ def test_nobody_is_named_without_a_reason(shares):
 
 @pytest.mark.parametrize("jitter", [0.02, 0.3])
 def test_nobody_is_named_in_half_an_hour_of_steps_that_vary(jitter):
-    """Steps of 1 s, of which ranks wait for the one that draws the longest."""
+    """Steps of 1 s; ranks wait for the one that draws the longest."""
     drawn = np.random.default_rng(0).lognormal(0.0, jitter, (1800, RANKS))
     longest = drawn.max(axis=1, keepdims=True)
     assert judged(((longest - drawn) / longest).tolist()) == []

@@ -273,7 +273,7 @@ def test_the_way_of_zen_is_read_strictly(word):
         find_method(f"zen:{word}")
 
 
-# --- Crossovers that a right planner shows by itself. ---
+# --- Crossovers that a right planner shows unasked. ---
 
 
 @given(ranks=st.integers(2, 64), density=st.floats(0.002, 0.9))

@@ -24,7 +24,7 @@ NET = ("--net", "mlp:32:1", "--batch", "16", "--steps", str(STEPS))
 
 
 def budgeted(path: Path) -> Plan:
-    """A plan of which every tensor leaves its budget.
+    """A plan whose tensors all leave their budget.
 
     A twentieth of a gradient's elements never has 95 % of its norm, on any net.
     """

@@ -138,7 +138,7 @@ def planned(checkout: Checkout, line: str) -> dict[str, Any]:
 
 
 def described(checkout: Checkout, summary: dict[str, Any] | None, steps: int) -> dict[str, Any]:
-    """Describe plan.json, of which a summary is known, and its simulation."""
+    """Describe plan.json, whose summary is known, and its simulation."""
     if summary is None:
         return {"failed": "plan"}
     timeline = checkout.folder / "timeline.json"

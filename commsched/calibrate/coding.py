@@ -35,7 +35,7 @@ SIDE, RANK = 512, 2  # shape of PowerSGD's product: a bucket as a matrix, times 
 # shorter by a factor, because a Bloom filter's takes 0.1 s.
 SLOW, SHORTER = 100.0, 4
 LOW = 0.01  # times the seconds per byte to encode at SAMPLED, at least
-WINDOWS = 4  # packets that a codec decodes in turn, and large runs of which a list is made
+WINDOWS = 4  # packets that a codec decodes in turn, and large runs that a list is made from
 TOGETHER = 3  # packets that are combined with another one
 CALL = 1e-6  # s, the least time of a call; not 0, because the fit multiplies it
 LEAST = 1  # repeats in a pass, at least; the median of PASSES ignores a disturbed one

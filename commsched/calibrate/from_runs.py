@@ -18,7 +18,7 @@ from commsched.timeline.measure import iteration_seconds, settled
 from commsched.timeline.model import Timeline
 from commsched.units import count
 
-STEPS = 11  # of which a predicted iteration is the median
+STEPS = 11  # a predicted iteration is their median
 TOLD = 0.02  # change of a number that is told
 PART = 3  # every third launch is held out of the fit
 OFF = float(np.log(3.0))  # the expected error of each factor's logarithm, at least

@@ -37,7 +37,7 @@ def kept_machine(comm: MPI.Intracomm, measure: Callable[[], Machine]) -> Machine
 
 
 def _known(path: Path, ranks: int) -> Any:
-    """Return a file's machine of so many ranks as JSON data; None if there is none."""
+    """Return a file's machine of `ranks` ranks as JSON data; None if there is none."""
     try:
         found = machine_file.read(path)
     except CommschedError:

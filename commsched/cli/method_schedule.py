@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 OPTIONS = (
-    ListOption("--first", "STEPS=METHOD", "use another method for all buckets in so many steps"),
+    ListOption(
+        "--first", "STEPS=METHOD", "use another method for all buckets in the first STEPS steps"
+    ),
     ListOption("--later", "STEP=METHOD", "use another method for all buckets from this step on"),
     Option("--refresh", "N", "broadcast the parameters of rank 0 every N steps; 0: never", int, 0),
 )

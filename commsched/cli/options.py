@@ -84,7 +84,7 @@ class ListOption:
 
 @dataclass(frozen=True, slots=True)
 class OptionGroup:
-    """Options under a title of their own, or without a title options of which one may be given."""
+    """Options under a title of their own; without a title, at most one of them may be given."""
 
     options: Sequence[Flag | Option | ListOption]
     title: str = ""

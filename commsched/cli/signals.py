@@ -10,7 +10,7 @@ from typing import NoReturn, TypeVar
 from commsched.errors import TooLittleTime
 from commsched.interrupts import AGAIN, dropped_interrupts, on_interrupt
 
-FIRST_CALL, LAST_CALL = 1.05, 1.1  # of a time limit that a search has not kept by itself
+FIRST_CALL, LAST_CALL = 1.05, 1.1  # of a time limit that a search has not kept
 MOST = 1.15  # of a time limit: what the result can do without has ended
 
 

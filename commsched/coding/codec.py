@@ -112,7 +112,7 @@ class Codec(ABC):
         return np.empty(nbytes, np.uint8)
 
     def wrong(self, packet: Array, numel: int) -> CommschedError:
-        """Return the refusal of a packet that does not hold so many values."""
+        """Return the refusal of a packet that does not hold `numel` values."""
         return CommschedError(
             f"a packet of {packet.nbytes} B does not hold {numel} values coded {self.name!r}"
         )

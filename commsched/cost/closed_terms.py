@@ -19,7 +19,7 @@ from commsched.schedule.levels import axis_rings, torus_table
 from commsched.schedule.rounds import Schedule
 
 ALL = 16  # distances that count each; a greater one stands for those up to the next,
-STEP = 1.5  # which is so many times as far
+STEP = 1.5  # which is this many times as far
 
 
 class MessageSize(NamedTuple):

@@ -57,7 +57,7 @@ def first_byte(leaves: Floats, away: Each, port: Floats) -> Floats:
     return np.maximum(leaves + away, port)
 
 
-GROUPS = 4  # of which a machine keeps what was derived
+GROUPS = 4  # a machine keeps what was derived for this many
 PATTERNS = 64  # cached patterns of the same arrays
 MOVES = 2**19  # in the cached patterns of equal arrays, about 40 MB
 

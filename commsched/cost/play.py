@@ -16,7 +16,7 @@ from commsched.schedule.rounds import Schedule
 
 CLOCKS = 2**15  # ranks of all exchanges that are played side by side: they fit the cache
 FEW = 2**10  # moves: the rounds of such a schedule are kept, 100 kB or less
-KEPT = 256  # exchanges of which a group keeps the rounds
+KEPT = 256  # exchanges whose rounds a group keeps
 
 
 @dataclass(frozen=True, slots=True, eq=False)

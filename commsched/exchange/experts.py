@@ -106,7 +106,7 @@ class ToExperts(Method):
         )
 
     def _coded(self, spec: BucketSpec, values: Ints) -> Floats:
-        """Bytes of packets of so many values."""
+        """Bytes of packets, by their numbers of values."""
         return self.codec.nbytes(spec, np.zeros_like(values), values, 1)
 
     def _rate(self, device: Device) -> CodecRate:

@@ -72,7 +72,7 @@ class KinetoEvent(msgspec.Struct, gc=False):
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Shapes of its inputs, each of a list's by itself; (): a number, or not recorded."""
+        """Shapes of its inputs, one by one if they are a list's; (): a number, or not recorded."""
         stored = self.args.get("Input Dims", self.args.get("Input dims"))
         rows = [row for row in stored if isinstance(row, list)] if isinstance(stored, list) else []
         each = (row if row and isinstance(row[0], list) else [row] for row in rows)

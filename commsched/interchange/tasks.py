@@ -40,7 +40,7 @@ class TaskKind(StrEnum):
 
 
 class Task(NamedTuple):
-    """One task of a rank; `after` are numbers of its earlier tasks, all of which must be over."""
+    """One task of a rank; `after` are numbers of its earlier tasks, which must all be over."""
 
     number: int
     name: str
@@ -206,7 +206,7 @@ class _Tasks:
         first = self._tag(("exchange", placed.step, op.name, op.team), len(moves))
         spent = before + machine.startup
         begin = self._add(rank, f"{op.name} begin", TaskKind.WORK, placed, after, seconds=spent)
-        held = [begin]  # when all received after so many rounds is merged
+        held = [begin]  # held[k]: when all that k rounds received is merged
         sent: list[int] = []
         for number, each in enumerate(moves):
             name, tag = f"{op.name} {number}", first + number

@@ -14,7 +14,7 @@ LEAST = 8
 
 
 def width_of(index: Array) -> int:
-    """Return the greatest width of which ascending indices, (m,), are whole rows; 1 below LEAST.
+    """Return the greatest width at which ascending indices, (m,), are whole rows; 1 below LEAST.
 
     A row of width w begins at a multiple of w.
     """

@@ -62,7 +62,7 @@ class CodecRate:
         normalise(self, "codec: ", rounds=False)  # a device rounds its rates
 
     def at(self, density: float) -> "CodecRate":
-        """Return the rate for values of which a share of `density` is not zero.
+        """Return the rate for values that are not zero in a share of `density`.
 
         Linear in the density between the measured ones.
         """

@@ -107,7 +107,7 @@ def check_tree(levels: Sequence[Level]) -> None:
 
 
 def refitted(levels: tuple[Level, ...], nodes: int, lanes: int) -> tuple[Level, ...]:
-    """Return the levels of a machine of so many nodes and ranks per node.
+    """Return the levels of a machine by its numbers of nodes and of ranks per node.
 
     Levels outside nodes keep their sizes, so that the last unit may be partly filled, and the
     outermost grows. Levels inside keep what divides the ranks, and the node's gets the rest.
@@ -131,7 +131,7 @@ def refitted(levels: tuple[Level, ...], nodes: int, lanes: int) -> tuple[Level, 
 
 
 def _torus(level: Level, count: int) -> tuple[int, ...]:
-    """Return the directions of a level's torus for so many children: as even as they can be."""
+    """Return the sizes of a level's torus of `count` children: as even as they can be."""
     if not level.torus or count == level.children:
         return level.torus
     shape, left = [], count

@@ -17,7 +17,7 @@ SURE = 4.0  # sigmas of the jitter above which a step's compute counts as stalle
 CHANCE = 0.98  # share of stalls that count; the least may be of ranks that stall together by chance
 LEAST = 0.05  # share of a step's compute below which nothing counts as a stall
 RANK, NODE = "rank", "node"
-DRAWN = 10_000  # numbers of which a mean is taken
+DRAWN = 10_000  # numbers that a mean is taken over
 LONG = 1e6  # largest stall, in steps' compute
 STEPS = Check("must be from 1 to 1000000", lambda steps: 1 <= steps <= 10**6)
 

@@ -122,7 +122,7 @@ class OkTopK(Method):
 
 
 def _lists(schedule: Schedule, nbytes: float) -> Payload:
-    """Lists of coordinates, each of which has `nbytes` B behind its header."""
+    """Lists of coordinates; each one has `nbytes` B behind its header."""
     sizes = np.full(1, HEADER + nbytes)
     return Payload(codec=CODECS["coo"], sizes=lambda: sizes, repeat=schedule.blocks)
 

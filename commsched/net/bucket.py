@@ -198,7 +198,7 @@ class BucketSpec:
 
     @cached_property
     def row(self) -> int:
-        """Return the greatest number of elements of which all pieces are whole rows."""
+        """Return the greatest row length, in elements, at which all pieces are whole rows."""
         found = 0
         for (law, numel, start, stop), at in zip(self.pieces, self.bounds.tolist(), strict=False):
             width = numel // law.rows if law.law == "zipf" and numel % law.rows == 0 else 1

@@ -12,7 +12,7 @@ EXPONENTS = np.arange(0.0, 3.01, 0.05)
 
 
 def magnitudes(numel: int, decay: float) -> Floats:
-    """Return magnitudes of which the k-th largest is k^-decay: (numel,)."""
+    """Return magnitudes whose k-th largest is k^-decay: (numel,)."""
     return np.arange(1.0, numel + 1) ** -decay
 
 

@@ -69,7 +69,7 @@ def _factor(net: Net, machine: Machine, ranks: int) -> tuple[float | None, str]:
 
 
 def _longer(machine: Machine, ranks: int) -> float | None:
-    """Return how many times longer a copy takes while so many ranks of a node copy."""
+    """Return how many times longer a copy takes while `ranks` ranks of a node copy."""
     if not machine.shared_memory or ranks > machine.shared_memory[-1][0]:
         return None
     counts, rates = np.array(machine.shared_memory).T

@@ -208,7 +208,7 @@ class Sparsity:
         return mine
 
     def _pool(self, ranks: int) -> float:
-        """Return the density q of a pool of which each rank takes d / q:
+        """Return the density q of a pool from which each rank takes d / q:
 
         q (1 - (1 - d / q) ** ranks) = after(ranks)
         """

@@ -78,7 +78,7 @@ def cut_net(net: Net, ranks: int, sequence: bool = False) -> Net:
 
 
 def _check(net: Net, ranks: int) -> None:
-    """Refuse a net whose layers cannot be shared by so many ranks."""
+    """Refuse a net whose layers cannot be shared by `ranks` ranks."""
     known = degrees(net, ranks)
     if known[-1] == ranks:
         return

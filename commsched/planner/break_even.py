@@ -122,7 +122,7 @@ def check_break_even(request: Request) -> Reach:
     """Refuse a request for which no plans are compared; return the rates of its machine."""
     if request.strategy in {"auto", *FRAMES}:
         raise CommschedError(
-            f"--break-even compares codecs; strategy {request.strategy!r} chooses them by itself:"
+            f"--break-even compares codecs; strategy {request.strategy!r} chooses its own:"
             " leave --break-even out"
         )
     if not lossy(request):

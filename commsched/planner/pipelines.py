@@ -52,7 +52,7 @@ def deep_enough(request: Request, make: Callable[[Request], Plan], key: str) -> 
         return first
     found = [first]
     for count in range(int(first.params[key]) + 1, most_stages(request) + 1):
-        with suppress(CommschedError):  # so many stages cannot be made
+        with suppress(CommschedError):  # the net cannot be cut into this many stages
             found.append(make(replace(request, params={**request.params, key: count})))
             if needed(found[-1]) <= request.room:
                 return found[-1]

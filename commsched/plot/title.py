@@ -40,7 +40,7 @@ def title_of(
 
 
 def _drawn(views: Sequence[View], names: Sequence[str]) -> str:
-    """Say which steps are drawn, and how long each of them is by itself."""
+    """Say which steps are drawn, and how long each one is."""
     found: dict[int, list[str]] = {}
     for v, name in zip(views, names, strict=True):
         lasted = f"{v.iteration * 1e3:.2f} ms " if np.isfinite(v.iteration) else ""

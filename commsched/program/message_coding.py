@@ -13,7 +13,7 @@ from commsched.program.parameters import Parameter
 
 AS_THEY_ARE = "dense"
 # Codecs without feedback, whose packets have a known size: a microbatch's values have no earlier
-# ones of which something could have been kept.
+# ones that something could have been kept from.
 BY_VARIANCE = ("adaqp:6", "adaqp:4", "adaqp:4:50", "adaqp:3")
 BY_BLOCK = ("quant:8", "quant:4", "quant:2:64", "quant:2", "quant:1:64", "quant:1")
 NAMES = ("bf16", "fp16", "fp8", *BY_BLOCK, *BY_VARIANCE)
@@ -38,7 +38,7 @@ class MessageCoding(NamedTuple):
     device: Device
 
     def of(self, nbytes: int) -> Coded:
-        """Code a message of so many bytes; its last value may be padded."""
+        """Code a message of `nbytes` B; its last value may be padded."""
         if self.name == AS_THEY_ARE or not nbytes:
             return Coded(nbytes=nbytes)
         codec, values = CODECS[self.name], -(-nbytes // self.width)

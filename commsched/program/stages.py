@@ -119,7 +119,7 @@ class Stage:
 
 
 class PipelineStrategy(Strategy):
-    """A strategy whose plans have stages, each step of which has the same operations."""
+    """A strategy whose plans have stages; all steps have the same operations."""
 
     fewest: bool  # True: as few stages as fit into memory; False: as many as possible
     codec = ""  # of the replicas' exchanges; "": any

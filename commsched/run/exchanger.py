@@ -198,7 +198,7 @@ class Exchanger:
         """Hand over this rank's gradient of a tensor; it is copied, so it may be reused at once.
 
         A `lent` one is copied later, and must stay as it is until `wait` returns. A pair (rows,
-        values) is a gradient of which only these rows are not zero: (k,) whole numbers in any order
+        values) is a gradient that is zero outside these rows: (k,) whole numbers in any order
         and (k, ...) float32; what is named twice is added in its order. Methods that take lists
         make no dense array of it. Any order of tensors is right; that of backward overlaps best.
         `ready` waits for others only in the first call after a tensor exceeded the error budget.

@@ -181,7 +181,7 @@ def check_gradient(
 ) -> None:
     """Refuse an array that would be summed wrongly; values are not checked.
 
-    `rows`: the array has so many of the tensor's rows.
+    `rows`: how many of the tensor's rows the array has.
     """
     shape = tensor.shape if rows is None else (rows, *tensor.shape[1:])
     where = f"tensor {tensor.name!r}"

@@ -12,7 +12,7 @@ from commsched.machine.model import Group
 def nested(group: Group, *, grids: bool = False) -> Ints:
     """Return the members as a table with an axis per level, outermost first.
 
-    The order of an axis is that of `tree_order`. Levels of which the group fills units unevenly
+    The order of an axis is that of `tree_order`. Levels whose units the group fills unevenly
     have no axis, and neither have those with one member or unit. With `grids` a whole torus has an
     axis per direction, the last varying fastest. A machine without levels has two axes, nodes and
     ranks of each, and an error if nodes have different numbers.

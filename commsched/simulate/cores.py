@@ -35,7 +35,7 @@ class Tasks(NamedTuple):
         return Tasks(start, np.maximum(self.end, start), self.seconds - seconds, self.demand)
 
     def longer(self, times: float) -> "Tasks":
-        """Return tasks that last so many times as long."""
+        """Return tasks that last `times` times as long."""
         end = self.start + times * (self.end - self.start)
         return self._replace(end=end, seconds=times * self.seconds)
 

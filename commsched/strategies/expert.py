@@ -44,7 +44,7 @@ class Expert(Strategy):
     a layer of experts sends each token to the ranks of its experts (dispatch), these compute, and
     send back what they computed (combine), both by an all-to-all in the team; backward, gradients
     of outputs go to the experts, and gradients of tokens come back. Nothing hides the four. A rank
-    that has n experts per layer, each of which takes t tokens of h elements in B bytes from a rank,
+    has n experts per layer; each one takes t tokens of h elements in B bytes from a rank. A rank
     sends in a step and layer
 
         4 (E - 1) n (t h B + 4)          B to other ranks of its team, if all load is equal

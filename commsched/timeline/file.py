@@ -205,7 +205,7 @@ def read(path: str | Path, window: int = parts.WINDOW, decided: int | None = Non
     """Read a timeline; if a run crashed before it was written, merge its ranks' files.
 
     Of a file of more than `window` bytes the newest steps are read, and a warning says so.
-    `decided`: read only what ranks agreed on in so many first steps, however large the file is.
+    `decided`: read only what ranks agreed on in the first `decided` steps, of files of any size.
     """
     base = parts.base(path)
     if base is not None:

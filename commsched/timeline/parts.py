@@ -25,7 +25,7 @@ Finite = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 
 WINDOW = 5 * 2**26  # B that are read of a timeline: 2.4 million spans, which take 470 MB of memory
 SPAN = 140  # B of a span in one file; of parts as many spans are read
-SAMPLE = 2**16  # B at the end of a part, of which the size of its lines is taken
+SAMPLE = 2**16  # B at the end of a part, from which the size of its lines is taken
 CHUNK = 2**22  # B that are decoded at one time
 SPANS = "jsonl"  # the kind of file that has a rank's spans
 COLUMNS = (
@@ -117,7 +117,7 @@ def part_path(path: str | Path, rank: int, kind: str = SPANS) -> Path:
 
 
 def base(path: str | Path) -> Path | None:
-    """Return of which timeline a file is a part; None: it is no part."""
+    """Return the timeline that a file is a part of; None: it is no part."""
     path = Path(path)
     found = re.fullmatch(r"(.+)\.rank(0|[1-9][0-9]{0,9})\.jsonl", path.name)
     return path.with_name(found[1]) if found else None
@@ -156,7 +156,7 @@ def read_parts(
 
     Torn last lines and missing ranks become warnings of the timeline, and that only the newest
     steps were read, where all parts would be larger than `window` bytes in one file. `decided`:
-    read only what ranks agreed on in so many first steps.
+    read only what ranks agreed on in the first `decided` steps.
     """
     found = [_Part(part, rank, decided) for rank, part in find(path).items()]
     headers = [part.header for part in found if part.header is not None]
@@ -248,7 +248,7 @@ class _Part:
         self.torn = bool(rest)
 
     def _decoded(self, lines: Iterable[bytes], number: int) -> list[PartRow]:
-        """Decode lines, the first of which has a number from `begin` on."""
+        """Decode lines from the first one whose number is `begin` or more."""
         rows: list[PartRow] = []
         try:
             rows.extend(rows_of(lines))

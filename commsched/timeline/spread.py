@@ -44,7 +44,7 @@ def interval(found: Totals, residuals: Sequence[float]) -> Interval | None:
 
         I - X + X f + H max(f - 1, 0),    f = 1 / (1 + e)
 
-    over the iterations I [s] of all counted steps, of which X [s] is exposed communication, and all
+    over the iterations I [s] of all counted steps, their exposed communication X [s], and all
     residuals e, the relative errors (predicted - measured) / measured of the exchanges that the
     calibration of the machine held out. H [s] is hidden communication: if exchanges last longer, as
     much of it as they gain comes out from under the compute, at most. Without residuals e = 0: the

@@ -265,7 +265,7 @@ class ExchangeTimes:
 
 
 def _unmeasured(observer: Observer) -> Net:
-    """Return the net of a model of which nothing was measured yet."""
+    """Return the net of a model before anything was measured."""
     layers, before = [], ()
     for name, owned in observer.owners.items():
         tensors = tuple(_tensor(observer, key) for key in owned)

@@ -17,7 +17,7 @@ CONVOLUTIONS = torch.nn.modules.conv._ConvNd  # axis 0 of a convolution is its c
 class ModuleMixture:
     """Modules of one structure, or parameters with one first axis, beside a router of that size.
 
-    The router is a matrix, of which one side is the number of experts.
+    The router is a matrix; one of its sides is the number of experts.
     """
 
     layer: str  # the innermost module around all experts

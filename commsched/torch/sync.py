@@ -89,7 +89,7 @@ class Sync:
         self._buffers = named_buffers(model) if broadcast_buffers else {}
         self._taken: set[str] = set()
         self._unfilled = UnfilledBuckets(self._rows)
-        self._keeping: set[str] = set()  # tensors of which a codec may have kept something
+        self._keeping: set[str] = set()  # tensors that a codec may have kept something of
         self._keeping_plan: Plan | None = None  # up to which they are known
         self.after_step: Callable[[], None] = lambda: None  # called on all ranks after each step
         self.before_means: Callable[[], None] = lambda: None  # while `.grad` is this rank's

@@ -32,7 +32,7 @@ class Samples:
         return Samples(self.inputs[index], self.targets[index])
 
     def spread(self, most: int) -> "Samples":
-        """Return at most so many samples, evenly spread over all."""
+        """Return at most `most` samples, evenly spread over all."""
         return self if len(self) <= most else self.of(np.arange(most) * len(self) // most)
 
 

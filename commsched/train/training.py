@@ -102,7 +102,7 @@ class Training:
         return self._tally.total(step)[1]
 
     def resume(self, manifest: Manifest, values: dict[str, Any]) -> None:
-        """Continue from a checkpoint, of which this rank has these values."""
+        """Continue from a checkpoint with this rank's values of it."""
         self._first = manifest.step
         agree.on_all_ranks(lambda: self._restore(values, manifest.scalars), self._comm)
         # Steps before the first step here are over: results were applied before the checkpoint.

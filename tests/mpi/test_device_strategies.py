@@ -147,7 +147,7 @@ def test_on_a_device_it_goes_on_from_a_checkpoint_to_the_same_bits(case, folder)
 @pytest.mark.groups(3)
 @pytest.mark.skipif(WORLD.size == 1, reason="one rank has no neighbour")
 def test_who_waits_for_the_rest_of_a_message_does_not_sleep():
-    """The last one of a step, of which a chunk is here."""
+    """The last one of a step; a chunk of it is here."""
     where, recorder = staged(), Recorder(WORLD.rank)
     plan = pipeline("gpipe", WORLD.size, on=machine(1, WORLD.size), microbatches=1)
     messages = MessageStreams(

@@ -119,7 +119,7 @@ DENSITY = 0.02
 
 
 class Thin(Noting):
-    """Draws gradients of which each rank has few values, at places of its own."""
+    """Draws gradients with few values per rank, at places of its own."""
 
     def gradient(self, step, launch, out):
         super().gradient(step, launch, out)

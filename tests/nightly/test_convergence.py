@@ -17,7 +17,7 @@ from tests.test_convergence import DEEP, KNOWN, LIMIT, NET
 
 
 def swept(plan: Path, table: str, case: str, ranks: int, *words: str) -> Trainings:
-    """Trainings of two seeds over two epochs, with so many ranks."""
+    """Trainings of two seeds over two epochs, on `ranks` ranks."""
     path = plan.with_name(f"{ranks}.json")
     net, strategy = TABLES[table].name, plan_file.read(plan).strategy
     line = ["train", "--net", net, "--strategy", strategy, "--plan", str(plan)]

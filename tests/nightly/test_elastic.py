@@ -89,7 +89,7 @@ def torch_whole(torch_plan, tmp_path_factory) -> str:
 
 
 def steps_begun(output: str) -> int:
-    """The steps of which the example tells, and its starts."""
+    """The steps that the example tells of, and its starts."""
     return 20 * output.count("\nstep ") + output.count("goes on with step ")
 
 

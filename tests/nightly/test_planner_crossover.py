@@ -1,4 +1,4 @@
-"""The picture of which method wins where."""
+"""The picture that shows where each method wins."""
 
 import json
 

@@ -71,7 +71,7 @@ def mpi() -> Launcher:
 
 @pytest.fixture(scope="module")
 def bed() -> Iterator[Testbed]:
-    """Two lanes on four hosts, of which the last is slow."""
+    """Two lanes on four hosts; the last host is slow."""
     with Testbed.up(4, 2, ["200mbit", "h3=100mbit"]) as made:
         yield made
 

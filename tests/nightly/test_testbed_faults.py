@@ -106,7 +106,7 @@ def test_a_port_that_vanishes_ends_calibrate(bed, tmp_path):
 
 
 def endless(folder: Path) -> list[str]:
-    """The words of a run that does not end by itself."""
+    """The words of a run that does not end on its own."""
     made = plan(graph([20_000] * 3), machine(HOSTS, 1), ["ring+dense"])
     plan_file.write(folder / "plan.json", made)
     output = str(folder / "m.json")

@@ -53,7 +53,7 @@ FURTHER = ((300, ("mixed",)), (5, ("empty", "full")), (1, ("alone",)))  # for wh
 BROKEN = ((7, ("broken",)),)  # a NaN on the last rank, which all must see
 SHORT = ((301, ("rounded", "mixed", "empty")),)
 LONG = tuple((numel, ("rounded", "mixed")) for numel in (128, 197, 256))  # some end at a cut
-PAIRS_TURN, METHODS_TURN = 7, 4  # by day each is examined in one shape of so many
+PAIRS_TURN, METHODS_TURN = 7, 4  # by day each is examined in one shape of this many
 ABREAST = 64  # cases that a rank has under way
 PATIENCE = 30.0  # s without a message
 
@@ -75,7 +75,7 @@ def title(shape: Sequence[int], name: str) -> str:
 
 
 def group_of(shape: Sequence[int]) -> Group:
-    """Ranks that fill nodes of so many ranks each."""
+    """Ranks that fill nodes, by the ranks of each node."""
     nodes = np.repeat(range(len(shape)), shape).tolist()
     levels = TREES.get(tuple(shape), ())
     return Group(ranks=tuple(range(len(nodes))), nodes=tuple(nodes), levels=levels)

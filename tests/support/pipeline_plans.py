@@ -39,7 +39,7 @@ def staged(
     on: Machine | None = None,
     **params: object,
 ) -> Plan:
-    """A plan of so many stages and replicas, a layer per stage unless told otherwise."""
+    """A plan of stages and replicas, a layer per stage unless told otherwise."""
     made = layers if isinstance(layers, Net) else net(layers or stages)
     request = Request(
         net=made,

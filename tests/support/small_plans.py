@@ -91,7 +91,7 @@ def mixture(net: Net, experts: int = 12, tokens: int = 60, **more: object) -> Ne
 
 
 def stage_params(strategy: str, stages: int) -> dict[str, Param]:
-    """Parameters of a strategy with so many stages of 3 microbatches; {} without stages."""
+    """Parameters of a strategy with `stages` stages of 3 microbatches; {} without stages."""
     known = STRATEGIES[strategy].parameters
     if "microbatches" not in known:
         return {}

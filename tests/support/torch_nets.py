@@ -96,7 +96,7 @@ class Checkpointed(nn.Module):
 
 
 class Tables(nn.Module):
-    """Two embeddings, of which the second one is used for the longer sentences only."""
+    """Two embeddings; only the longer sentences use the second one."""
 
     def __init__(self, sparse=False):
         super().__init__()

@@ -17,7 +17,7 @@ NAMES = ("socket", "node", "rack", "fabric")
 
 
 def tree(*children: int, names: tuple[str, ...] = NAMES, **keys: object) -> Machine:
-    """A machine with so many children per level; nodes have a port each, racks half their rate."""
+    """A machine by its children per level; nodes have a port each, racks half their rate."""
     levels = [
         Level(name=name, children=count, link=link)
         for name, count, link in zip(names, children, STEP, strict=False)

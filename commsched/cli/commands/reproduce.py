@@ -76,7 +76,7 @@ def _keep(folder: Path, found: "Reproduction") -> None:
 
 
 def _write_page(folder: Path) -> None:
-    """Write the page of all papers of which the folder has a table, also from earlier calls."""
+    """Write the page of all papers that have a table in the folder, also from earlier calls."""
     from commsched.lab.reproduce.page import page
     from commsched.lab.reproduce.paper import PAPERS, read
 

@@ -233,7 +233,7 @@ def _planning(args: argparse.Namespace) -> "dict[str, Param]":
 
 
 def _check_size(args: argparse.Namespace, plan: "Plan", steps: int) -> None:
-    """Refuse so many steps, of all trainings together, if they take too long."""
+    """Refuse trainings whose steps together take too long."""
     what = f"--epochs {args.epochs:g}" if args.epochs is not None else f"--steps {args.steps}"
     what = what if steps else f"--net {args.net}"  # its memory alone
     size.check(args, what, size.training(plan, steps))

@@ -29,7 +29,7 @@ NETS = ("vgg16", "resnet50", "resnet101", "gpt2", "lstm", "bert-base")
 
 
 def rows() -> Iterator[BenchRow]:
-    """Run all benchmarks; short ones three times, of which the fastest counts."""
+    """Run all benchmarks; short ones three times, and the fastest counts."""
     machine = resized(machine_file.load("p3dn.24xlarge"), 128, 8)
     alone = replace(machine, nic=None, jitter=0.02)
     yield _rings("32 rings of 100 MB, 1024 ranks, jitter", alone, "< 1 s, >= 1e8 moves/s, < 500 MB")

@@ -130,7 +130,7 @@ TABLES = {
         only=PROMISED,
         tries=2,
     ),
-    # 3.3 million parameters; the text is 12 MB, of which a training reads the samples of its steps.
+    # 3.3 million parameters; a training reads only the samples of its steps from the text's 12 MB.
     "gpt": CaseNet(
         name="gpt:256:4:4:sources",
         period=40,

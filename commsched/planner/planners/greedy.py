@@ -129,7 +129,7 @@ def _ranked(
 ) -> Generator[tuple[ToPrice, int], Played, Priced]:
     """Ask for prices of exchanges; return seconds and names of methods, cheapest first.
 
-    Methods go on by their rough prices, phase by phase, that of which the least is known first;
+    Methods go on by their rough prices, phase by phase, the one that least is known about first;
     dear ones are not priced whole.
     """
     methods, spec, machine, group = asked

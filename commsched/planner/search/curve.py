@@ -17,7 +17,7 @@ def refined(
 ) -> Iterator[list[int]]:
     """Fill `found` with the seconds at a curve's sizes: (4, phases) s each.
 
-    Yields sizes, of which `priced` is asked afterwards. The ends of gaps are priced; gaps are
+    Yields sizes, which the caller prices for `priced`. The ends of gaps are priced; gaps are
     halved, by ratio and at most `depth` times, until they are straight.
     """
     gaps, new = list(pairwise(ends)), list(ends)

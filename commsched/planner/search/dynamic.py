@@ -109,7 +109,7 @@ def boundaries(problem: Problem, units: Sequence[Unit], late: bool) -> Candidate
     """Near the best boundaries and methods for units in this order.
 
     A label is a partial plan: clocks of the encode, exchange and decode streams, and the least
-    iteration that it allows. Per boundary up to 6 labels stay, none of which is worse than another
+    iteration that it allows. Per boundary up to 6 labels stay; no label is worse than another
     both in its exchange clock and in its iteration.
     """
     segments = Segments(problem, units)

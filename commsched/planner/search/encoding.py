@@ -12,7 +12,7 @@ from commsched.planner.search.timing import iteration
 from commsched.program.parts import gather_seconds, handover_seconds, mean_seconds
 from commsched.program.registry import STRATEGIES
 
-PLACES = 3  # at most, each of which is simulated
+PLACES = 3  # at most; each one is simulated
 APART = "apart"  # the default: encoding and decoding have threads of their own
 GAIN = 0.01  # share of the iteration that another place has to save, at the least
 
@@ -63,6 +63,6 @@ def _places(plan: Plan) -> dict[str, Mapping[str, Param]]:
 
 
 def _at(plan: Plan, place: Mapping[str, Param]) -> Plan:
-    """The same plan coded at a place; defaults are not written down."""
+    """Return the plan coded at another place; defaults are not written down."""
     params = {k: v for k, v in plan.params.items() if k not in ("encode", "together")}
     return replace(plan, params=params | dict(place))

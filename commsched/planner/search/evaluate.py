@@ -114,7 +114,7 @@ class Evaluator:
         return found
 
     def _last(self, rows: PricedRows, index: Ints, ends: Floats, late: bool) -> Floats:
-        """(c,) s of candidates whose launches end at `ends`, of which the buckets are `index`."""
+        """(c,) s of candidates whose launches end at `ends`; their buckets are `index`."""
         apply, forward = rows.apply.take(index), self._forward
         if late:
             tails = self._tails(rows.after.take(index), apply)

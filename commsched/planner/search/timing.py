@@ -18,7 +18,7 @@ def iteration(plan: Plan, known: Known | None = None, few: bool = False) -> floa
 
 
 def predicted(plan: Plan, known: Known | None = None, few: bool = False) -> Prediction:
-    """Simulate the steps of which an iteration is the median, and the one that ends the last.
+    """Simulate the steps that an iteration is the median of, and the one that ends the last.
 
     Without chance all steps but the first are alike.
     """

@@ -20,7 +20,7 @@ from commsched.plan.model import Launch, Plan
 from commsched.run.engine.engine import Engine
 from commsched.run.engine.step_gather import StepGather
 
-FIRST, EVERY = 4, 8  # steps under a plan that are all counted; of the later ones every so many
+FIRST, EVERY = 4, 8  # steps under a plan that are all counted; of the later ones every EVERY-th
 PATIENCE = 2  # counted steps in a row that differ until the ranks plan anew
 APART = 1.25  # times; densities that differ by less count as those of the plan
 LEAST = 1024  # elements of a tensor whose density matters

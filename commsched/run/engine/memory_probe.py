@@ -10,7 +10,7 @@ from commsched.run.job import agree
 from commsched.run.job.clock import now
 
 COPIED = 32 * 2**20  # B of each copy: more than a rank's share of the caches
-LEAST = 3  # copies, the first of which is left out
+LEAST = 3  # copies; the first one is left out
 
 
 def ranks_of_this_node(comm: MPI.Intracomm) -> MPI.Intracomm:

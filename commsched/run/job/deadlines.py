@@ -9,7 +9,7 @@ class Deadlines:
 
     look: float = 0.25  # between looks of a watchdog; 50 us each, too short to disturb measurements
     idle: float = 0.1  # between looks of the communication thread
-    arrival: float = 6.0  # for the other ranks to start commsched, and beside it so many
+    arrival: float = 6.0  # for the other ranks to start commsched, and this many
     arrivals: float = 4.0  # times the seconds in which this rank has started
     meeting: float = 4.0  # spread of the ranks' arrival at a meeting, however short the timeout
     slow: float = 10.0  # that a rank makes the others wait until it is named

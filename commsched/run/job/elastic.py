@@ -54,7 +54,7 @@ def kept_step(folder: Path) -> int | None:
 def supervise(job: ElasticJob) -> int:
     """Run a job to its end, restarted as often as needed; return its status.
 
-    Ranks that all end by themselves are not started anew: they have finished, or have refused what
+    Ranks that all end on their own are not started anew: they have finished, or have refused what
     they were asked for.
     """
     _check(job)
@@ -93,7 +93,7 @@ def _check(job: ElasticJob) -> None:
 
 
 def _attempt(job: ElasticJob, again: bool) -> tuple[int, list[EndNote]]:
-    """Run the ranks once; return the launcher's status, and which ranks ended by themselves."""
+    """Run the ranks once; return the launcher's status, and which ranks ended on their own."""
     folder = job.folder / NOTES
     shutil.rmtree(folder, ignore_errors=True)
     files.make_folder(folder)

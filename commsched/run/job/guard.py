@@ -1,7 +1,7 @@
 """Start one rank of a supervised job, and note how it ended: `python -m ... FOLDER COMMAND`.
 
 A launcher ends all ranks, and their guards, after the first rank that fails. So there are notes of
-the ranks that ended by themselves only.
+only the ranks that ended on their own.
 """
 
 import os
@@ -48,7 +48,7 @@ def main(folder: Path, command: Sequence[str]) -> int:
 
 
 def notes(folder: Path) -> list[EndNote]:
-    """Read the notes of all ranks that have ended by themselves, in the order of ranks."""
+    """Read the notes of all ranks that have ended on their own, in the order of ranks."""
     found = [files.read(path, EndNote) for path in folder.glob("[0-9]*.json")]
     return sorted(found, key=lambda note: note.rank)
 

@@ -27,7 +27,7 @@ class Gather(NamedTuple):
 
 
 class Own(NamedTuple):
-    """What a layer yields of which it needs the rows of this rank's tokens: (length, ...)."""
+    """What a layer yields to get the rows of this rank's tokens: (length, ...)."""
 
     values: Array
 
@@ -48,7 +48,7 @@ class Cut(NamedTuple):
         return np.ascontiguousarray(own).reshape(*before, size // ranks, *behind)
 
     def joined(self, parts: Sequence[Array]) -> Array:
-        """Return the values of which ranks have these parts."""
+        """Return the whole values from the parts of all ranks."""
         before, size, behind = self._around(parts[0].shape)
         apart = [p.reshape(*before, self.blocks, 1, size // self.blocks, *behind) for p in parts]
         whole = np.concatenate(apart, axis=self.axis + 1)

@@ -15,5 +15,5 @@ class DasoWorker(Learner):
         super().__init__(assigned)
         params = STRATEGIES[self._plan.strategy].settings(self._plan)
         skip, wait, most = (int(params[name]) for name in ("gs", "wait", "max_gs"))
-        # An exchange begins within so many steps, and is merged within so many more.
+        # Steps until the next exchange begins, and further ones until it is merged, at most.
         self.ahead = min(max(skip, most) + max(wait, most), MOST_AHEAD)

@@ -48,7 +48,7 @@ class Stream:
             return self._left + len(self._ahead)
 
     def make(self, number):
-        """Make copies until so many are made."""
+        """Make copies until `number` are made."""
         with WORK:
             while self._left < number:
                 self._ahead.popleft()()

@@ -43,7 +43,7 @@ AXONN, SAMO, DEEPSPEED, SPUTNIK = SYSTEMS = ("AxoNN", "SAMO", "DeepSpeed-3D", "S
 
 @cache
 def depth(name: str, system: str) -> int:
-    """Return the least power of two of stages, each of which fits into a GPU's memory."""
+    """Return the least power of two of stages that each fit into a GPU's memory."""
     stages = SHALLOWEST
     while memory(plan_of(name, system, 128, stages)).total > LIMIT:
         stages *= 2

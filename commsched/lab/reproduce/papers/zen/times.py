@@ -138,7 +138,7 @@ def _embeddings(on: Machine) -> Iterator[PublishedRow]:
         if name == "LSTM":
             inferred.append(
                 Otherwise(
-                    inferred="every rank samples its softmax's candidates by itself",
+                    inferred="every rank samples the candidates of its own softmax",
                     instead="all ranks sample the same",
                     predicted=_faster(alike(tensor), on),
                 )
