@@ -109,16 +109,20 @@ def teams_apart(plan: Plan, operations: Mapping[str, Op]) -> dict[str, Ints]:
     return {name: found[op.launch] for name, op in operations.items() if op.launch in found}
 
 
-def exchange_ops(plan: Plan, index: int, before: After, own: Collection[Kind] = ()) -> list[Op]:
+def exchange_ops(
+    plan: Plan, index: int, before: After, where: str = "", own: Collection[Kind] = ()
+) -> list[Op]:
     """Encode, exchange and decode of every phase of a launch's method, after `before`.
 
-    own: what is done on the launch's own stream, by the thread that communicates.
+    where: in their names, for launches that are exchanged more than once in a step. own: what is
+    done on the launch's own stream, by the thread that communicates.
     """
     phases, ops, launch = phases_of(plan, index), list[Op](), plan.launches[index]
     for kind, number in operations(phases):
+        place = "/".join(filter(None, (phases[number].name, where)))
         op = Op(
             kind=kind,
-            name=operation_name(launch.name, phases[number].name, kind),
+            name=operation_name(launch.name, place, kind),
             stream=launch.stream if kind in own else STREAMS.get(kind, launch.stream),
             after=(before,),
             launch=index,

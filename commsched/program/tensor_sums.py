@@ -1,7 +1,8 @@
 """Computations of tensor-parallel ranks, which sum their parts of activations on the way."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -32,7 +33,7 @@ class Segment(NamedTuple):
 
     seconds: float
     done: tuple[str, ...]  # layers whose backward is complete at its end
-    ops: tuple[Op, ...]  # of the exchange, without a turn; the last segment has none
+    exchange: Callable[[After, str], Sequence[Op]] | None  # after what, and where; last: none
 
 
 class Visit(NamedTuple):
@@ -63,8 +64,7 @@ def segments(plan: Plan, launches: StageSums, path: Iterator[Visit]) -> tuple[Se
 
     def pause(launch: int) -> None:
         nonlocal seconds, done
-        ops = exchange_ops(plan, launch, After(""), own=OWN)
-        found.append(Segment(seconds, tuple(done), tuple(ops)))
+        found.append(Segment(seconds, tuple(done), partial(exchange_ops, plan, launch, own=OWN)))
         seconds, done = 0.0, []
 
     for layer, backward in path:
@@ -74,7 +74,7 @@ def segments(plan: Plan, launches: StageSums, path: Iterator[Visit]) -> tuple[Se
         if sums(layer, backward) and layer.summed in launches.sums:
             pause(launches.sums[layer.summed])
         done += [layer.name] if backward else []
-    return (*found, Segment(seconds, tuple(done), ()))
+    return (*found, Segment(seconds, tuple(done), None))
 
 
 def segment_end(turn: Turn, stage: int, place: int, count: int) -> After:
@@ -100,11 +100,10 @@ def compute_segments(
             turn=turn,
         )
         draft.add(stage.number, op)
-        before = (end,)
-        for own in segment.ops:
-            launch, kind = own.name.rsplit("/", 1)
+        if segment.exchange is not None:
             where = f"{DIRECTIONS[turn.backward]}/m{turn.microbatch}/{place}"
-            op = replace(own, name=f"{launch}/{where}/{kind}", after=before, turn=turn)
-            draft.add(stage.number, op)
-            before = (After(op.name),)
-    return before[0]
+            ops = [replace(own, turn=turn) for own in segment.exchange(end, where)]
+            draft.add(stage.number, *ops)
+            end = After(ops[-1].name)
+        before = (end,)
+    return end

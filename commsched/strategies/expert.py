@@ -117,12 +117,8 @@ def _layer(plan: Plan, groups: ExpertGroups, layer: Layer, backward: bool) -> Se
     ):
         index = groups.launch(layer.name, purpose)
         before = After(found[-1].name)
-        for own in exchange_ops(plan, index, before):
-            start, kind = own.name.rsplit("/", 1)
-            name = f"{start}/{DIRECTIONS[backward]}/{kind}"
-            found.append(replace(own, name=name, after=(before,)))
-            before = After(name)
-        found.append(replace(op, after=(before,)))
+        found += exchange_ops(plan, index, before, DIRECTIONS[backward])
+        found.append(replace(op, after=(After(found[-1].name),)))
     return found
 
 

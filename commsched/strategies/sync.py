@@ -253,7 +253,7 @@ def _own(name: str, seconds: float, after: tuple[After, ...]) -> Op:
 
 def _exchange(plan: Plan, index: int) -> list[Op]:
     launch = plan.launches[index]
-    return exchange_ops(plan, index, backward_of(launch.after), _own_stream(plan, launch))
+    return exchange_ops(plan, index, backward_of(launch.after), own=_own_stream(plan, launch))
 
 
 def _own_stream(plan: Plan, launch: Launch) -> tuple[Kind, ...]:
