@@ -165,7 +165,9 @@ def stay_in_job(patience: float = PATIENCE) -> None:
     """Let this rank end with its launcher, and be missed if it ends without a word."""
     rank = environment_rank()
     if rank is not None and _started_by(os.environ) in ENDING_WITH_PARENT:
-        lifeline.tie(rank, patience + deadlines().grace)
+        of_ranks = {name for names in VARIABLES.values() for name in names}
+        others = {name: v for name, v in os.environ.items() if name not in of_ranks}
+        lifeline.tie(rank, patience + deadlines().grace, others)
 
 
 def _answer_roll_call(patience: float) -> None:

@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,11 +44,12 @@ def manager() -> int | None:
     return None
 
 
-def tie(rank: int, patience: float) -> None:
+def tie(rank: int, patience: float, variables: Mapping[str, str]) -> None:
     """End this rank with its launcher; have a witness tell if the rank stays alone, or is killed.
 
     The witness ends the job if MPI has not begun after `patience` s, or if a rank of this host has
     ended by then; see `met`. Launchers other than Hydra name killed ranks themselves.
+    variables: the witness's, in which it is no rank.
     """
     global _witness
     if _witness is not None:
@@ -62,7 +63,7 @@ def tie(rank: int, patience: float) -> None:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         pass_fds=() if descriptor is None else (descriptor,),
-        env={k: v for k, v in os.environ.items() if k not in ("PMI_RANK", "PMI_SIZE")},
+        env=variables,
     )
     atexit.register(part)
 
