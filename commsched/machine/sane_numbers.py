@@ -1,4 +1,4 @@
-"""What a machine file must say at its border: ports, and plain numbers that can be meant.
+"""Checks of a machine file at its border: ports, and plain numbers within plausible limits.
 
 A plain number beyond these limits is refused: it is likely in another unit. Written with its unit,
 as "900 GB/s", it is taken. Measured files, which say on which fabric, are not asked.

@@ -17,8 +17,8 @@ def refined(
 ) -> Iterator[list[int]]:
     """Fill `found` with the seconds at a curve's sizes: (4, phases) s each.
 
-    Yields sizes, which the caller prices for `priced`. The ends of gaps are priced; gaps are
-    halved, by ratio and at most `depth` times, until they are straight.
+    Yields sizes; once they are priced, `priced` is asked for them. The ends of gaps are priced;
+    gaps are halved, by ratio and at most `depth` times, until they are straight.
     """
     gaps, new = list(pairwise(ends)), list(ends)
     for _ in range(depth):
