@@ -171,5 +171,5 @@ def test_no_sentence_has_a_phrase_that_is_read_twice():
     files = [*(ROOT / "commsched").rglob("*.py"), *(ROOT / "docs").rglob("*.md")]
     files += [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
     phrase = re.compile(r"\b(of\s+which|so\s+many|in\s+truth)\b", re.IGNORECASE)
-    found = {path.name: phrase.findall(path.read_text()) for path in files}
+    found = {str(path): phrase.findall(path.read_text()) for path in files}
     assert {name: phrases for name, phrases in found.items() if phrases} == {}

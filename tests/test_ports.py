@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from commsched.calibrate.links import without_burst
 from commsched.coding.registry import CODECS
 from commsched.cost.play import play
-from commsched.exchange.node_lanes import teams
+from commsched.exchange.node_lanes import node_lanes
 from commsched.exchange.payload import Payload
 from commsched.machine.model import CodecRate, Link, Machine, Nic
 from commsched.net.bucket import BucketSpec, Piece
@@ -152,7 +152,7 @@ def test_ranks_at_one_port_are_through_in_turn(lanes, turn):
         between=replace(FREE, per_byte=1e-9),
         nic=Nic(per_node=1, per_byte=1e-9, turn=turn),
     )
-    two = teams(on.everyone)
+    two = node_lanes(on.everyone)
     assert two is not None
     schedule = two.pull
     payload = Payload(codec=CODECS["coo"], sizes=lambda: np.full(schedule.blocks, 1200.0))

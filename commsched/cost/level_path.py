@@ -7,7 +7,7 @@ import numpy as np
 
 from commsched.arrays import Bools, Floats, Ints
 from commsched.cost.wire import Wire, terms
-from commsched.machine.level import Level, place_of_node, port_rates, spans
+from commsched.machine.level import Level, place_of_node, port_rates, shapes_of
 from commsched.machine.model import Group, Link, Machine
 
 
@@ -22,10 +22,10 @@ class _LeavingPorts:
 def switches(levels: Sequence[Level], ranks: Ints) -> list[Ints]:
     """Return the switch of each level that a rank hangs on: (p,) each."""
     found = []
-    for level, span in zip(levels, spans(levels), strict=True):
-        parts = span.size // level.children
+    for level, shape in zip(levels, shapes_of(levels), strict=True):
+        parts = shape.size // level.children
         rail = ranks % parts * level.rails // parts
-        found.append(ranks // span.size * level.rails + rail)
+        found.append(ranks // shape.size * level.rails + rail)
     return found
 
 
@@ -50,7 +50,7 @@ class Climb:
         levels = machine.levels
         self._levels = levels
         ranks = np.array(group.ranks, np.int64)
-        shapes = spans(levels)
+        shapes = shapes_of(levels)
         self._child = [ranks // (shapes[k - 1].size if k else 1) for k in range(len(levels))]
         self._switch = switches(levels, ranks)
         self._tori = {k: _Torus(x, self._child[k]) for k, x in enumerate(levels) if x.torus}

@@ -59,7 +59,7 @@ def places_in(ranks: Ints) -> Ints:
 
 
 @lru_cache(maxsize=64)
-def teams(group: Group) -> NodeLanes | None:
+def node_lanes(group: Group) -> NodeLanes | None:
     """Return the two levels of a group; None if it has one, or nodes of different sizes.
 
     Sums go around rings inside nodes, where links are alike; along lanes every packet goes straight

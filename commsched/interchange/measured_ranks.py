@@ -2,7 +2,7 @@
 
 from commsched.errors import CommschedError
 from commsched.interchange.micro_benchmarks import ALL_REDUCE, Series
-from commsched.machine.level import spans
+from commsched.machine.level import shapes_of
 from commsched.machine.model import Machine
 from commsched.machine.relink import PLACES
 from commsched.nearest_name import nearest
@@ -27,7 +27,7 @@ def ranks_of(machine: Machine, level: int, series: Series) -> tuple[int, ...]:
     of a unit. Of a test that does not name its ranks, a message goes from the first child to the
     second, and a sum is that of all ranks of the unit.
     """
-    shapes, children = spans(machine.levels), machine.levels[level].children
+    shapes, children = shapes_of(machine.levels), machine.levels[level].children
     child = shapes[level - 1].size if level else 1
     if series.lanes:
         found = _spread(series.lanes, children, child, machine.everyone.lanes)

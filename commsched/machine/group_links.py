@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from commsched.machine.level import place_of_node, spans
+from commsched.machine.level import place_of_node, shapes_of
 from commsched.machine.model import Group, Link, Machine
 
 
@@ -24,8 +24,8 @@ def group_links(machine: Machine, group: Group) -> GroupLinks:
     far: list[Link] = []
     node, ranks = place_of_node(machine.levels), np.array(group.ranks)
     below = group.size
-    for k, (level, span) in enumerate(zip(machine.levels, spans(machine.levels), strict=True)):
-        units = len(np.unique(ranks // span.size))
+    for k, (level, shape) in enumerate(zip(machine.levels, shapes_of(machine.levels), strict=True)):
+        units = len(np.unique(ranks // shape.size))
         if units < below:
             links = [level.link, *(slow.link for slow in level.overrides)]
             (near if k <= node else far).extend(links)

@@ -69,7 +69,7 @@ def place_of_node(levels: Sequence[Level]) -> int:
     return next((k for k, level in enumerate(levels) if level.name == NODE), 0)
 
 
-def spans(levels: Sequence[Level]) -> tuple[LevelShape, ...]:
+def shapes_of(levels: Sequence[Level]) -> tuple[LevelShape, ...]:
     """Return the shapes of levels, inside out."""
     found, size = [], 1
     for level in levels:
@@ -151,7 +151,7 @@ def port_rates(levels: Sequence[Level]) -> list[float]:
         if level.nic is not None:
             rates.append(level.nic.per_byte / level.nic.per_node)
         elif level.oversubscription:
-            ranks = spans(levels)[k - 1].size
+            ranks = shapes_of(levels)[k - 1].size
             own = inner or levels[k - 1].link.per_byte / ranks
             rates.append(own * level.oversubscription)
         else:

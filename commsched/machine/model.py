@@ -20,7 +20,7 @@ from commsched.machine.level import (
     check_tree,
     place_of_node,
     refitted,
-    spans,
+    shapes_of,
 )
 from commsched.machine.link import (
     PROPORTION,
@@ -324,7 +324,7 @@ class Machine:
             nodes = tuple(self.node_of_rank[rank] for rank in members)
             if len(known) == GROUPS:
                 known.pop(next(iter(known)))
-            known[members] = Group(ranks=members, nodes=nodes, levels=spans(self.levels))
+            known[members] = Group(ranks=members, nodes=nodes, levels=shapes_of(self.levels))
         return known[members]
 
     @cached_property

@@ -7,7 +7,7 @@ from commsched.coding import parameters as read
 from commsched.coding.codec import State
 from commsched.coding.registry import CODECS
 from commsched.exchange.method import Method, Phase
-from commsched.exchange.node_lanes import NodeLanes, teams
+from commsched.exchange.node_lanes import NodeLanes, node_lanes
 from commsched.exchange.pair import Pair, lost_of
 from commsched.exchange.payload import Payload
 from commsched.exchange.registry import METHODS
@@ -39,7 +39,7 @@ class HiTopK(Method):
         self._codec = CODECS[f"topk:{read.written(share)}:bisect"]
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
-        two = teams(group)
+        two = node_lanes(group)
         if two is None:
             return Pair("all-gather-direct", self._codec.name).phases(spec, group)
         cuts = spec.cuts(two.lanes)

@@ -6,7 +6,7 @@ from commsched.coding.codec import State
 from commsched.coding.registry import CODECS
 from commsched.exchange.hashed_shares import COUNTED, IN_MEMORY, HashedShares
 from commsched.exchange.method import Method, Phase, copy_seconds, give_decoded
-from commsched.exchange.node_lanes import NodeLanes, teams
+from commsched.exchange.node_lanes import NodeLanes, node_lanes
 from commsched.exchange.pair import route
 from commsched.exchange.payload import Payload
 from commsched.exchange.registry import METHODS
@@ -42,10 +42,10 @@ class Zen(Method):
 
     def takes_lists(self, group: Group) -> bool:
         """Whether all levels are sparse: nodes of several ranks sum densely inside."""
-        return teams(group) is None
+        return node_lanes(group) is None
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
-        two = teams(group)
+        two = node_lanes(group)
         if two is None:
             hashed = everyone(spec, group, bits=True, dealing=self._dealing)
             return (
