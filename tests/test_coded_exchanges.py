@@ -31,6 +31,21 @@ def test_coding_and_fixed_costs_are_counted_where_they_occur():
     assert end == pytest.approx(2 * hop + 3 * 7e-3 + 5e-3 + (4 + 4) * 1e-6 + 2 * 2e-6 + 4 * 3e-6)
 
 
+def test_only_an_encode_outside_of_an_exchange_finds_cold_caches():
+    rate = CodecRate(encode=8e-6, add=2e-6, decode=3e-6, fixed=8e-3, fixed_add=5e-3)
+    cold = replace(rate, fixed_decode=7e-3, fixed_again=0.5, encode_again=0.25)
+    warm = replace(rate, fixed_decode=7e-3, fixed=4e-3, encode=2e-6)
+    spec, ends, encodes = BucketSpec.uniform(1000), [], []
+    for each in (cold, warm):
+        on = filled(1, 2, device=replace(DEVICE, codecs={"fp16": each}))
+        ends.append(played("ring", on, 1000, "fp16").end.max())
+        (phase,) = find_method("all-gather+fp16").phases(spec, on.everyone)
+        encodes.append(phase.take_seconds(on.device))
+        assert phase.give_seconds(on.device) == pytest.approx(7e-3 + 4000 * 3e-6 + 9e-3, abs=1e-3)
+    assert ends[0] == ends[1]
+    assert encodes == pytest.approx([8e-3 + 4000 * 8e-6, 4e-3 + 4000 * 2e-6], rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("density", "encode", "decode"),
     [

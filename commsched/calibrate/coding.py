@@ -23,11 +23,13 @@ from commsched.kernels.modules import beside, module_of
 from commsched.machine.device import SAMPLED, SPARSE
 from commsched.machine.model import CodecRate, Device
 from commsched.net.bucket import BucketSpec
-from commsched.run.engine.probe import Arena, median_cpu_seconds, median_seconds
+from commsched.run.engine.probe import Arena, cpu_seconds_of_two, median_seconds
 from commsched.run.wire.placement import ON_HOST, Placement
+from commsched.simulate.clocks import RESTED
 
 Rates = TypeVar("Rates", Device, CodecRate)
-Clock = Callable[[Callable[[], None]], float]  # returns the s of some work
+# Returns the s of some work after a long sleep, and right after another one.
+Clock = Callable[[Callable[[], None]], tuple[float, float]]
 
 LARGE, SMALL = 2**20, 2**13  # elements: a message of a large bucket, and of a small one
 SIDE, RANK = 512, 2  # shape of PowerSGD's product: a bucket as a matrix, times two columns
@@ -37,6 +39,7 @@ SLOW, SHORTER = 100.0, 4
 LOW = 0.01  # times the seconds per byte to encode at SAMPLED, at least
 WINDOWS = 4  # packets that a codec decodes in turn, and large runs that a list is made from
 TOGETHER = 3  # packets that are combined with another one
+AGAIN = 1  # of the seconds of a clock, those right after another call
 CALL = 1e-6  # s, the least time of a call; not 0, because the fit multiplies it
 LEAST = 1  # repeats in a pass, at least; the median of PASSES ignores a disturbed one
 PASSES = 3  # over all codecs, apart in time: others may slow a machine for a second
@@ -88,11 +91,11 @@ def device(
 
     narrow = module.ones((SIDE, RANK), np.float32)
     clock = _clock(comm, arena.place, budget, ranks_per_core)
-    bandwidth = 2 * 4 * size / clock(copy)
-    flops = 2 * size * RANK / clock(multiply)
+    bandwidth = 2 * 4 * size / clock(copy)[AGAIN]
+    flops = 2 * size * RANK / clock(multiply)[AGAIN]
     lists = [_nonzeros(comm.rank + turn * comm.size, arena) for turn in range(2)]
-    dealing = clock(lambda: _deal(lists[0], comm.size, arena)) / len(lists[0].index)
-    merging = clock(lambda: _merge(lists, arena)) / sum(len(each.index) for each in lists)
+    dealing = clock(lambda: _deal(lists[0], comm.size, arena))[AGAIN] / len(lists[0].index)
+    merging = clock(lambda: _merge(lists, arena))[AGAIN] / sum(len(each.index) for each in lists)
     lost = Arena(arena.values.nbytes, arena.place)
     name, memory = arena.place.device.about()
     codecs = {codec.name: _rate(comm, arena, lost, codec, clock) for codec in measured()}
@@ -101,7 +104,7 @@ def device(
         name=name,
         memory=memory / comm.size,
         bandwidth=bandwidth,
-        gather=clock(gather) / (4 * size),
+        gather=clock(gather)[AGAIN] / (4 * size),
         scale=2 / bandwidth,
         fixed_scale=call,
         fixed_gather=call,
@@ -138,9 +141,15 @@ def _clock(
     On a processor, the clock is the processor time of all ranks that share a core, because in short
     work it is chance who waits for a core.
     """
-    if place is not ON_HOST:
-        return lambda work: median_seconds(comm, budget(), work, LEAST)
-    return lambda work: ranks_per_core * median_cpu_seconds(comm, budget(), work, LEAST)
+
+    def on_device(work: Callable[[], None]) -> tuple[float, float]:
+        return (median_seconds(comm, budget(), work, LEAST),) * 2
+
+    def on_cores(work: Callable[[], None]) -> tuple[float, float]:
+        first, again = cpu_seconds_of_two(comm, budget(), work, RESTED, LEAST)
+        return ranks_per_core * first, ranks_per_core * again
+
+    return on_cores if place is ON_HOST else on_device
 
 
 def large(place: Placement) -> int:
@@ -160,23 +169,28 @@ def _rate(comm: MPI.Intracomm, arena: Arena, lost: Arena, codec: Codec, clock: C
     if codec.encode_traffic > SLOW:
         most = max(most // SHORTER, 2 * SMALL)
     long = times(most)
-    slopes = np.maximum(long[0] - short[0], 0.0) / (long[1] - short[1])
-    encode, add, decode, _ = np.maximum(short[0] - slopes * short[1], 0.0).tolist()
+    slopes = np.maximum(long[0] - short[0], 0.0) / (long[1] - short[1])  # (2, 4)
+    fixed = np.maximum(short[0] - slopes * short[1], 0.0)
+    encode, again = slopes[:, 0].max(), slopes[AGAIN]  # no call is shorter after a sleep
+    call = fixed[:, 0].max()
+    zero_copy = codec.encode_traffic == 0.0
     sparse = full = np.ones(4)  # times the slopes
     if _omits_zeros(codec, most):
-        grown = np.maximum(long[0] - short[0], CALL)
+        grown = np.maximum(long[0][AGAIN] - short[0][AGAIN], CALL)
         sparse, full = (
-            np.maximum((times(most, share)[0] - short[0]) / grown, LOW) for share in (SPARSE, 1.0)
+            np.maximum((times(most, share)[0][AGAIN] - short[0][AGAIN]) / grown, LOW)
+            for share in (SPARSE, 1.0)
         )
-    kept = max(slopes[3] - slopes[0], LOW * slopes[0], CALL / (4 * most))  # not 0: not measured
-    zero_copy = codec.encode_traffic == 0.0
+    kept = max(again[3] - again[0], LOW * again[0], CALL / (4 * most))  # not 0: not measured
     return CodecRate(
-        encode=0.0 if zero_copy else float(slopes[0]),
-        add=float(slopes[1]),
-        decode=0.0 if zero_copy else float(slopes[2]),
-        fixed=encode,
-        fixed_add=add,
-        fixed_decode=decode,
+        encode=0.0 if zero_copy else float(encode),
+        encode_again=float(again[0] / encode) if encode else 1.0,
+        add=float(again[1]),
+        decode=0.0 if zero_copy else float(again[2]),
+        fixed=float(call),
+        fixed_again=float(fixed[AGAIN, 0] / call) if call else 1.0,
+        fixed_add=float(fixed[AGAIN, 1]),
+        fixed_decode=float(fixed[AGAIN, 2]),
         encode_sparse=float(sparse[0]),
         encode_dense=float(full[0]),
         decode_sparse=float(sparse[2]),
@@ -196,7 +210,10 @@ def _times(
     numel: int,
     density: float = SAMPLED,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return seconds and bytes of encode, add, decode, encode with feedback of a run: (4,) each."""
+    """Return seconds and bytes of encode, add, decode, encode with feedback of a run.
+
+    Seconds after a sleep and again, (2, 4), and bytes, (4,).
+    """
     values = _drawn(comm.rank, numel, density if _omits_zeros(codec, numel) else 1.0)
     arena.fill(values)
     packet = codec.encode(arena.window(numel), {})
@@ -227,17 +244,17 @@ def _times(
         codec.combine(list(islice(packets, 1 + TOGETHER)), arena.window(numel))
         arena.end()
 
-    kept = 0.0
+    kept = 0.0, 0.0
     if codec.feedback:
         lost.values.fill(0.0)
         kept = clock(keep)
         arena.fill(values)  # feedback has changed them
-    seconds = [clock(encode), 0.0, clock(decode), kept]
+    coded, decoded = np.array(clock(encode)), np.array(clock(decode))
     # Some codecs add packets before they decode them.
     apart = type(codec).combine is Codec.combine
-    seconds[1] = clock(add) if apart else max(clock(combine) - seconds[2], 0.0) / TOGETHER
+    added = clock(add) if apart else np.maximum(clock(combine) - decoded, 0.0) / TOGETHER
     nbytes = values.nbytes, packet.nbytes, values.nbytes, values.nbytes
-    return np.array(seconds), np.array(nbytes, np.float64)
+    return np.array([coded, added, decoded, kept]).T, np.array(nbytes, np.float64)
 
 
 @lru_cache(maxsize=8)

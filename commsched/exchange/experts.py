@@ -110,7 +110,7 @@ class ToExperts(Method):
         return self.codec.nbytes(spec, np.zeros_like(values), values, 1)
 
     def _rate(self, device: Device) -> CodecRate:
-        return FREE if self.codec.encode_traffic == 0.0 else self.codec.rate(device)
+        return FREE if self.codec.encode_traffic == 0.0 else self.codec.rate(device).again()
 
     def _packed(self, rows: Array, width: int, state: State, start: int) -> Array:
         """Write the filled slots of some rows, (rows, 1 + slots x width), as a packet of bytes."""

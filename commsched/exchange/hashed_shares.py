@@ -141,7 +141,7 @@ class HashedShares:
             return CODECS["coo"].rate(device).fixed + (lists + flags) / device.bandwidth
 
         def give_seconds(device: Device) -> float:
-            lists = CODECS["coo"].rate(device)
+            lists = CODECS["coo"].rate(device).again()
             filled = float(self._filled(self.merged * self.parts).mean())
             placed = self.parts * (lists.fixed + 8.0 * filled * lists.add)
             whole = CODECS["bitmap"].rate(device).decode if self.bits else 1 / device.bandwidth

@@ -140,7 +140,7 @@ class Payload:
         """Codec speed inside the exchange."""
         if self.cuts is None:
             return FREE
-        rate = self.codec.rate(device).at(self.density)
+        rate = self.codec.rate(device).at(self.density).again()
         if not self.codec.feedback:
             return rate
         return replace(rate, encode=rate.encode + KEEP_TRAFFIC / device.bandwidth)

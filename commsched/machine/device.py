@@ -9,7 +9,7 @@ import numpy as np
 
 from commsched.errors import CommschedError
 from commsched.machine.fabric import Seconds
-from commsched.machine.link import UNKNOWN, PerByte
+from commsched.machine.link import PROPORTION, UNKNOWN, PerByte
 from commsched.records import (
     POSITIVE,
     SHARE,
@@ -54,6 +54,10 @@ class CodecRate:
     encode_dense: Annotated[Rounded, POSITIVE] = 1.0
     decode_sparse: Annotated[Rounded, POSITIVE] = 1.0
     decode_dense: Annotated[Rounded, POSITIVE] = 1.0
+    # What an encode takes of these, as a share, that follows another one at once, as inside an
+    # exchange: after a sleep, caches hold nothing of a thread.
+    fixed_again: Annotated[Rounded, PROPORTION] = 1.0
+    encode_again: Annotated[Rounded, PROPORTION] = 1.0
     # To add what feedback kept and to keep what is not sent, besides `encode`; None: not measured.
     feedback: PerByte | None = None
     source: Source = UNKNOWN
@@ -74,6 +78,20 @@ class CodecRate:
             self,
             encode=self.encode * float(np.interp(density, DENSITIES, encode)),
             decode=self.decode * float(np.interp(density, DENSITIES, decode)),
+        )
+
+    def again(self) -> "CodecRate":
+        """Return the rate if each encode follows another one at once."""
+        if self.fixed_again == self.encode_again == 1.0:
+            return self
+        return replace(
+            self,
+            fixed=self.fixed * self.fixed_again,
+            fixed_add=self.per_add,
+            fixed_decode=self.per_decode,
+            encode=self.encode * self.encode_again,
+            fixed_again=1.0,
+            encode_again=1.0,
         )
 
     @property

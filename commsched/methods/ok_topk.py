@@ -82,6 +82,7 @@ class OkTopK(Method):
                 payload=_lists(spread, 8.0 * count / ranks),
                 take=_push,
                 give=_sum,
+                take_seconds=copy_seconds(8.0 * count),
                 give_seconds=copy_seconds(8.0 * count),
             ),
             Phase(

@@ -106,14 +106,20 @@ class PowerSgd(Method):
         product = sum_of(product_seconds, matrices)
         spreading = sum_of(spread_seconds, matrices)
         values = copy_seconds(4.0 * spec.numel)
+        sums = copy_seconds(4.0 * sum(part.left for part in parts))
+        vectors = copy_seconds(4.0 * sum(part.left for part in parts if not part.rank))
         left = replace(
             _phase("left", sum(part.left for part in parts), group),
             take=lambda state: take_left(state, parts),
             give=lambda state, total: give_left(state, total, parts),
-            # The gradient and what was kept are read, and their sum is written.
-            take_seconds=lambda device: product(device) + 1.5 * values(device),
+            # The gradient and what was kept are read, and their sum is written; products are put
+            # behind each other.
+            take_seconds=lambda device: product(device) + 1.5 * values(device) + sums(device),
+            # The sums are read for NaN; vectors are copied, and nothing of them is kept.
             give_seconds=lambda device: (
                 2.0 * sum(part.left * part.rank for part in parts) / device.flops
+                + 0.5 * sums(device)
+                + 1.5 * vectors(device)
             ),
         )
         if not matrices:

@@ -296,7 +296,7 @@ class Union:
     def _take_seconds(self, device: Device) -> float:
         if self.nodes == 1:
             return CODECS["coo"].rate(device).fixed
-        rate = CODECS["elias"].rate(device)
+        rate = CODECS["elias"].rate(device).again()
         return self.count * rate.fixed + self.raw * rate.encode
 
     def _within_seconds(self, device: Device) -> float:

@@ -60,24 +60,40 @@ def median_seconds(
 def median_cpu_seconds(
     comm: MPI.Intracomm, seconds: float, work: Callable[[], None], least: int = 3
 ) -> float:
-    """Median s of processor time that one `work` takes its thread; the mean of the ranks.
+    """Median s of processor time that one `work` takes its thread right after another one."""
+    return cpu_seconds_of_two(comm, seconds, work, PAUSE, least)[1]
 
-    On shared cores it varies much less than the seconds that it lasts, because waiting for a core
-    does not count. It is the second `work` after a sleep: those of an exchange follow each other.
+
+def cpu_seconds_of_two(
+    comm: MPI.Intracomm, seconds: float, work: Callable[[], None], pause: float, least: int = 3
+) -> tuple[float, float]:
+    """Median s of processor time of a `work` after `pause` s of sleep, and of one right after it.
+
+    The mean of the ranks. On shared cores it varies much less than the seconds that a `work` lasts,
+    because waiting for a core does not count.
     """
 
-    def twice() -> float:
-        work()
-        before = time.thread_time()
-        work()
-        return time.thread_time() - before
+    def twice() -> tuple[float, float]:
+        times = [time.thread_time()]
+        for _ in range(2):
+            work()
+            times.append(time.thread_time())
+        return times[1] - times[0], times[2] - times[1]
 
-    _, taken = _repeated(comm, seconds, twice, least)
-    return float(np.mean(agree.gather_numbers(float(np.median(taken)), comm)))
+    _, taken = _repeated(comm, seconds, twice, least, pause)
+    first, second = np.median(taken, axis=0).tolist()
+    return (
+        float(np.mean(agree.gather_numbers(first, comm))),
+        float(np.mean(agree.gather_numbers(second, comm))),
+    )
 
 
 def _repeated(
-    comm: MPI.Intracomm, seconds: float, work: Callable[[], Told], least: int
+    comm: MPI.Intracomm,
+    seconds: float,
+    work: Callable[[], Told],
+    least: int,
+    pause: float = PAUSE,
 ) -> tuple[list[float], list[Told]]:
     """Seconds of `least` repeats or more on this rank, and what each returns."""
     work()
@@ -86,8 +102,8 @@ def _repeated(
     end = now() + seconds
     enough = np.zeros(1, np.uint8)
     while not enough[0]:
-        start = now() + PAUSE
-        time.sleep(PAUSE)
+        start = now() + pause
+        time.sleep(pause)
         told.append(work())
         lasted.append(now() - start)
         enough[0] = now() > end and len(lasted) >= least
