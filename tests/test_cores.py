@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commsched.machine.model import CodecRate
 from commsched.net.measured import PROCESSOR, Measured
 from commsched.program.model import CODINGS, Kind
 from commsched.program.parts import SLICE
@@ -277,6 +278,19 @@ def test_waking_up_and_messages_take_processor_time_from_the_computing(what):
         on = replace(machine(2, 1), cores=1, **more)
         ends.append(simulate(plan(net, on, ["ring+dense"]), 1).timeline().end.max())
     assert ends[1] - ends[0] == pytest.approx(3e-3, rel=0.1)  # nothing computes beside the last
+
+
+@pytest.mark.parametrize("what", [{}, {"dispatch": 1e-3}, {"message": 2.5e-4}])
+def test_an_exchange_that_codes_is_not_slowed_by_its_own_dispatching_and_messages(what):
+    lasts = []
+    for cores in (0, 1):
+        on = replace(machine(2, 1), cores=cores, **what)
+        rate = CodecRate(encode=5e-9, add=5e-9, decode=5e-9)
+        on = replace(on, device=replace(on.device, codecs={"fp16": rate}))
+        placed = simulate(plan(graph([200_000], seconds=5e-3), on, ["ring+fp16"]), 2).placed
+        found = [one for one in placed if one.op.kind is Kind.EXCHANGE]
+        lasts.append([(one.end - one.start).max() for one in found])
+    assert lasts[1] == pytest.approx(lasts[0], rel=1e-9)
 
 
 def test_nobody_handles_messages_of_an_exchange_that_is_over():

@@ -24,6 +24,7 @@ class _Task(NamedTuple):
     stream: str  # which does one operation at a time
     codes: bool
     slower: Floats | float  # how many times these seconds it was placed to last
+    own: Floats | float  # s of what it takes at once as it begins, see `begun`
 
     @property
     def end(self) -> Floats:
@@ -86,15 +87,17 @@ class CoreSharing:
         seconds: Floats,
         demand: float,
         codes: bool = False,
+        own: Floats | float = 0.0,
     ) -> Floats:
         """Note an operation; return its seconds beside others: (ranks,).
 
-        seconds: beside nothing else of the rank, while the others of its node do the same.
+        seconds: beside nothing else of the rank, while the others of its node do the same. own: s
+        of them in which it does what `begun` is told of it, which does not slow it.
         """
         if not (demand and self._machine.cores):
             return seconds
         slower = self._slower.get(key, 1.0)
-        self.tasks[key] = _Task(start, seconds, demand, stream, codes, slower)
+        self.tasks[key] = _Task(start, seconds, demand, stream, codes, slower, own)
         return seconds * slower
 
     def begun(self, role: int, start: Floats, seconds: Floats) -> None:
@@ -162,28 +165,31 @@ class CoreSharing:
             codes = np.array([[one.codes] for one in mine.values()])
             # What codes is served at once as it begins, and shares the cores from then on.
             firsts = np.where(codes, np.minimum(taken, self._coding.slice), 0.0)
+            # What an exchange does as it begins is a task beside all others but itself.
+            own = np.array([np.broadcast_to(one.own, len(ranks)) for one in mine.values()])
+            done = np.where(codes, firsts, np.minimum(taken, own))
             computes = np.array([one.stream == "compute" for one in mine.values()])
             times = np.ones_like(placed)
-            begun = [rest for other, *rest in self.at_once if other == role]
+            begun = [taken_of for other, *taken_of in self.at_once if other == role]
             first, last, share = self._interrupts(role, len(ranks))
             for column, rank in enumerate(ranks.tolist()):
                 stolen = Tasks(first[:, column], last[:, column], share, share)
                 at_once = firsts[:, column] > 0.0
-                more = taken[:, column] > firsts[:, column]
+                more = taken[:, column] > done[:, column]
                 tasks = Tasks(start[:, column], placed[:, column], taken[:, column], demand)
                 short = tasks.cut(firsts[:, column]).some(at_once)
                 end = served(short, capacity[rank], interrupts=stolen)
                 times[at_once, column] = short.times(end)
-                begins = tasks.start.copy()
+                begins = tasks.start + done[:, column]
                 begins[at_once] = end
-                own = tasks.after(begins, firsts[:, column]).some(more)
+                rest = tasks.after(begins, done[:, column]).some(more)
                 beside = both(
                     short.longer(1.0 / self._coding.alone),
                     self._taken_at_once([(a[column], b[column]) for a, b in begun]),
                 )
-                queue = own.queues(computes[more])
-                end = served_beside(own, beside, capacity[rank], queue, stolen)
-                lasts = own.times(end, queue) * own.seconds + (own.start - tasks.start[more])
+                queue = rest.queues(computes[more])
+                end = served_beside(rest, beside, capacity[rank], queue, stolen)
+                lasts = rest.times(end, queue) * rest.seconds + (rest.start - tasks.start[more])
                 times[more, column] = lasts / tasks.seconds[more]
             for key, slower in zip(mine, times, strict=True):
                 one = mine[key]

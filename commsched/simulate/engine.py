@@ -328,8 +328,9 @@ class _Simulation:
             taken = self.exchanges.work(work, teams, ends - begun)
             lasts = np.maximum(ends - begun, taken)
             demand = round(taken.sum() / lasts.sum() / GRAIN) * GRAIN if taken.any() else 0.0
-            ends = begun + self.sharing.seconds(key, stream, begun, lasts, demand)
             woken = asleep[ranks] * (machine.dispatch + cold)
+            at_once = woken + handling_seconds(work.handled, lasts.max(), machine)
+            ends = begun + self.sharing.seconds(key, stream, begun, lasts, demand, own=at_once)
             handled = handling_seconds(work.handled, (ends - begun).max(), machine)
             self.sharing.begun(role, begun, woken + handled)
             interrupts = self.exchanges.interrupts(teams, float(found.sent.mean()), ends - begun)
