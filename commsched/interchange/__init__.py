@@ -1,1 +1,1 @@
-"""Nets from other programs' files: one file per format in `formats`, what they share beside it."""
+"""Import of other programs' files as nets, one module per format in `formats`, and shared code."""

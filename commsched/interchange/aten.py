@@ -9,7 +9,7 @@ from commsched.interchange.kineto_events import KinetoEvent
 
 Shape = tuple[int, ...]
 
-# Operators that move no memory: views, and memory that nothing has been written to yet.
+# Operators that move no memory: views, and allocations without a write.
 VIEWS = frozenset(
     f"aten::{name}"
     for name in (
@@ -22,10 +22,10 @@ VIEWS = frozenset(
 
 
 def flops(name: str, inputs: Sequence[Shape], output: Shape = (), stated: Any = ()) -> float:
-    """Return 2 for each multiplication and addition; 0 for operators that are not matrix products.
+    """Return 2 for each multiply-add of a matrix product or convolution; 0 for other operators.
 
-    `output` is asked for by a convolution; `stated` has the values of inputs that are no tensors,
-    each in its place.
+    Only a convolution needs `output`, the shape of its result. `stated` holds the values of inputs
+    that are not tensors, each at the input's position.
     """
     a, b, c = (*inputs, (), (), ())[:3]
     if name in ("aten::mm", "aten::bmm") and a and b:
@@ -33,7 +33,7 @@ def flops(name: str, inputs: Sequence[Shape], output: Shape = (), stated: Any = 
     if name in ("aten::addmm", "aten::baddbmm") and b and c:
         return 2.0 * prod(b) * c[-1]
     if name == "aten::convolution" and len(b) > 2:
-        # Each element of the output meets the weights, of a transposed one each of the input.
+        # The weights multiply each output element; in a transposed convolution, each input element.
         meets = a if _is_true(stated, 6) else output or _convolved(a, b, stated)
         return 2.0 * prod(meets) * prod(b[1:]) if meets else 0.0
     if name == "aten::convolution_backward" and len(c) > 2:
@@ -41,18 +41,20 @@ def flops(name: str, inputs: Sequence[Shape], output: Shape = (), stated: Any = 
         return 2.0 * prod(meets) * prod(c[1:]) * _gradients(stated)
     if name.startswith("aten::mkldnn_rnn_layer") and len(a) == 3:  # both weights meet every state
         return (2 if name.endswith("backward") else 1) * 2.0 * prod(a[:2]) * (prod(b) + prod(c))
-    if name.endswith("_attention_math"):  # its products are operators of their own
+    if name.endswith("_attention_math"):  # its matrix products are recorded as separate operators
         return 0.0
     if "_scaled_dot_product" in name and "attention" in name:
         backward = name.endswith("backward")
         query, key = (*inputs[backward : backward + 2], (), ())[:2]
-        if len(query) == len(key) == 4:  # 2 matrix products forward; 5 backward, with 1 again
+        if (
+            len(query) == len(key) == 4
+        ):  # products: 2 forward; 4 backward and 1 recomputed
             return (5 if backward else 2) * 2.0 * prod(query) * key[2]
     return 0.0
 
 
 def recorded_flops(event: KinetoEvent) -> float:
-    """Return the operations of a recorded operator."""
+    """Return the floating-point operations of a recorded operator."""
     if not event.name.startswith("aten::"):
         return 0.0
     inputs = [one.shape or () for one in event.inputs]
@@ -60,12 +62,12 @@ def recorded_flops(event: KinetoEvent) -> float:
 
 
 def _is_true(stated: Any, place: int) -> bool:
-    """Tell whether an input is stated to be true."""
+    """Tell whether the trace records an input as true."""
     return _text(stated, place) in ("true", "1")
 
 
 def _gradients(stated: Any) -> int:
-    """Return how many gradients a convolution's backward makes, of its input and its weights."""
+    """Count the gradients (of the input, of the weights) that a convolution's backward computes."""
     mask = _text(stated, 10).strip("[]").split(",")[:2]
     return 2 - sum(word.strip() in ("false", "0") for word in mask)
 
@@ -79,7 +81,7 @@ def _convolved(x: Shape, weight: Shape, stated: Any) -> Shape:
     """Return the shape of a convolution's output; () if stride, padding, dilation are unknown."""
     try:
         stride, padding, dilation = (list(json.loads(text)) for text in stated[3:6])
-        if _text(stated, 6) not in ("false", "0"):  # not known to be a plain one
+        if _text(stated, 6) not in ("false", "0"):  # perhaps a transposed convolution
             return ()
         sizes = [
             (n + 2 * p - d * (k - 1) - 1) // s + 1

@@ -1,4 +1,4 @@
-"""The messages of a Chakra execution trace, as far as they are read and written.
+"""The protobuf messages of a Chakra execution trace, limited to the fields that commsched uses.
 
 Source: schema/protobuf/et_def.proto of github.com/mlcommons/chakra, version 0.0.4: a file is a
 GlobalMetadata and then Nodes, each after its length.
@@ -15,7 +15,7 @@ from commsched.interchange.content import Content
 COMPUTE, SEND, RECEIVE, COLLECTIVE = 4, 5, 6, 7  # NodeType
 HEAD = b"\x0a\x050.0.4"  # GlobalMetadata: version
 ALL_REDUCE = 0  # CollectiveCommType
-# name: number and type, as google.protobuf.descriptor_pb2.FieldDescriptorProto counts types
+# name: (number, type), with the type codes of google.protobuf.descriptor_pb2.FieldDescriptorProto
 ATTRIBUTE = {"name": (1, 9), "int32_val": (7, 5), "int64_val": (9, 3), "uint32_val": (11, 13)}
 ATTRIBUTE |= {"uint64_val": (13, 4), "bool_val": (27, 8), "string_val": (29, 9)}
 NODE = {"id": (1, 4), "name": (2, 9), "type": (3, 5), "ctrl_deps": (4, 4), "data_deps": (5, 4)}
@@ -31,18 +31,18 @@ class ChakraNode(NamedTuple):
     kind: int
     start: int  # us; 0: not recorded
     seconds: float
-    inputs: tuple[int, ...]  # nodes before it
+    inputs: tuple[int, ...]  # nodes that must end before this one
     facts: Mapping[str, int]
     group: str = ""  # process group of a collective; "": not recorded
 
     @property
     def sums(self) -> bool:
-        """Tell whether it is an all-reduce."""
+        """Tell whether the node is an all-reduce."""
         return self.facts.get("comm_type") == ALL_REDUCE
 
     @property
     def on_host(self) -> bool:
-        """Tell whether the host runs it."""
+        """Tell whether the host runs the node."""
         return bool(self.facts.get("is_cpu_op", 1))
 
 
@@ -59,7 +59,7 @@ def message() -> Any:
             row.label = row.LABEL_REPEATED if field in REPEATED else row.LABEL_OPTIONAL
             if kind == row.TYPE_MESSAGE:
                 row.type_name = ".et.Attribute"
-            elif field.endswith("_val"):  # one of them is set: which one must be known
+            elif field.endswith("_val"):  # of a oneof, whose set member must be known
                 made.oneof_decl or made.oneof_decl.add(name="value")
                 row.oneof_index = 0
     pool = descriptor_pool.DescriptorPool()
@@ -68,14 +68,14 @@ def message() -> Any:
 
 
 def check() -> None:
-    """Refuse without the library that reads and writes messages."""
+    """Raise an error if protobuf is not installed."""
     google = importlib.util.find_spec("google")
     if google is None or importlib.util.find_spec("google.protobuf") is None:
         raise CommschedError(f"a Chakra trace needs protobuf; {install('chakra')}")
 
 
 def packed(*messages: bytes) -> Iterator[bytes]:
-    """Yield messages as a file holds them, each after its length as a varint."""
+    """Yield the bytes of a trace file: each message preceded by its length as a varint."""
     for message in messages:
         size, head = len(message), bytearray()
         while size > 127:
@@ -92,7 +92,7 @@ def nodes(content: Content) -> list[ChakraNode]:
     kind, found = message(), []
     try:
         for number, packed in enumerate(_messages(content.data)):
-            if number:  # the first message is the trace's own
+            if number:  # message 0 is the GlobalMetadata
                 found.append(_node(kind.FromString(packed)))
     except (DecodeError, IndexError, UnicodeDecodeError) as error:
         said = str(error) or type(error).__name__
@@ -101,7 +101,7 @@ def nodes(content: Content) -> list[ChakraNode]:
 
 
 def _messages(data: bytes) -> Iterator[bytes]:
-    """Yield the messages of a file, each after its length as a varint."""
+    """Yield the messages of a file; a varint before each message holds its length."""
     at = 0
     while at < len(data):
         size = shift = 0

@@ -1,4 +1,4 @@
-"""A file's bytes, unpacked, within limits; and JSON in it, by types that ignore unknown keys."""
+"""The unpacked bytes of an input file, limited in size, and their JSON as typed objects."""
 
 import gzip
 import io
@@ -14,7 +14,7 @@ from commsched import files
 from commsched.errors import CommschedError
 
 T = TypeVar("T")
-MAX_BYTES = 2**29  # unpacked, five times as much in memory: a few steps need less
+MAX_BYTES = 2**29  # unpacked; decoding takes about five times this memory; a few steps need less
 GZIP = b"\x1f\x8b"
 
 
@@ -27,11 +27,11 @@ class Content:
 
     @cached_property
     def head(self) -> bytes:
-        """Its first characters that are not blanks."""
+        """The first characters of the file after leading blanks."""
         return self.data[:4096].lstrip()
 
     def decode(self, kind: type[T], what: str) -> T:
-        """Read JSON; unknown keys are left out."""
+        """Decode the JSON into a type; unknown keys are ignored."""
         try:
             return msgspec.json.decode(self.data, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
@@ -42,7 +42,7 @@ class Content:
 
 
 def read(path: Path) -> Content:
-    """Read a file, unpacking gzip; one that is larger than the limit is refused."""
+    """Read a file and unpack gzip; raise an error if the result exceeds `MAX_BYTES`."""
     data = files.read_bytes(path, MAX_BYTES, unpack=False)
     if data.startswith(GZIP):
         try:

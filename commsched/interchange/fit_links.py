@@ -1,4 +1,4 @@
-"""Links of a machine, fitted to measured sums and messages."""
+"""The fit of a machine's links to measured all-reduces and messages."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,41 +25,41 @@ from commsched.units import count, nbytes
 
 # Fitted factors of a link's seconds, and the expected error of each one's logarithm.
 DOUBT = {"latency": 3.0, "bytes": 1.5, "oversubscription": 1.5}
-THIRD = 3  # of its sizes every third is left out of the fit
-LEAST = 2  # sizes: one is fitted to, one is left out
-# B; assumption: shorter messages back to back measure calls rather than bytes.
+THIRD = 3  # every third size of a series is left out of the fit
+LEAST = 2  # sizes: one for the fit, one to test it
+# B; assumption: a stream of shorter messages measures the calls rather than the bytes.
 STREAMED = 65536.0
 Factors = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class FitTask:
-    """What is predicted of a series, on which machine."""
+    """A measured series with the machine, place and ranks for which it is predicted."""
 
     series: Series
     on: Machine
     place: str  # "inside" or "between", or the level that the series was measured on
-    ranks: tuple[int, ...] = ()  # that were measured on a level; (): all
+    ranks: tuple[int, ...] = ()  # measured ranks of a level; (): all ranks
 
     @property
     def least(self) -> float:
-        """The smallest size that is predicted, in bytes."""
+        """The smallest predicted size, in bytes."""
         return {STREAM: STREAMED, ALL_REDUCE: 4.0}.get(self.series.kind, 0.0)
 
     @property
     def points(self) -> list[tuple[float, float]]:
-        """The points that are predicted."""
+        """The measured points whose sizes are predicted."""
         return [(size, seconds) for size, seconds in self.series.points if size >= self.least]
 
     @property
     def left_out(self) -> Bools:
-        """Which points are not fitted: (points,)."""
+        """Mask of the points that are left out of the fit: (points,)."""
         found: Bools = np.arange(len(self.points)) % THIRD == 1
         return found
 
     @property
     def group(self) -> Group:
-        """The ranks that were measured: of a test that does not name them, two or all."""
+        """The measured ranks; a test that does not name its ranks has two of them, or all."""
         if self.ranks or self.series.lanes or self.series.kind == ALL_REDUCE:
             return self.on.group(self.ranks) if self.ranks else self.on.everyone
         node = self.on.node_of_rank
@@ -67,7 +67,7 @@ class FitTask:
         return self.on.group((0, apart[0] if self.place == "between" else 1))
 
     def seconds(self, factors: Factors) -> Floats:
-        """Predict the points: L + 2 o + n G of a message, n G of one of many back to back."""
+        """Predict the points: L + 2 o + n G for a message, n G for each message of a stream."""
         on = scaled_links(self.on, factors)
         sizes = np.array([size for size, _ in self.points])
         if self.series.kind == ALL_REDUCE:
@@ -81,7 +81,7 @@ class FitTask:
         return wire if self.series.kind == STREAM else link.latency + 2 * link.overhead + wire
 
     def _messages(self, on: Machine, sizes: Floats) -> Floats:
-        """Predict messages on a level: of the first rank to the last, or of each to the next."""
+        """Predict messages on a level: first rank to last rank, or each rank to the next."""
         src, dst = np.array([0]), np.array([len(self.ranks) - 1])
         if self.series.kind == SHIFT:
             src, dst = np.arange(len(self.ranks)), np.roll(np.arange(len(self.ranks)), -1)
@@ -98,9 +98,9 @@ def _sum(on: Machine, group: Group, size: float) -> float:
 
 
 def task(machine: Machine, series: Series, place: str = "") -> FitTask:
-    """Put a series on the machine; an error if the machine has no such ranks.
+    """Place a series on the machine; raise an error if the machine has no such ranks.
 
-    place: "inside" or "between" nodes, or a level of the machine; "": what the series tells.
+    place: "inside" or "between" nodes, or a level of the machine; "": as the series tells.
     """
     lanes = series.lanes
     _check_hosts(series, place, 1 if len(lanes) == 1 else machine.nodes)
@@ -130,7 +130,7 @@ def task(machine: Machine, series: Series, place: str = "") -> FitTask:
 
 
 def _check_hosts(series: Series, place: str, nodes: int) -> None:
-    """Refuse unlike hosts, several hosts for links inside a node, and one for those between."""
+    """Reject unequal hosts, several hosts for links inside nodes, one host for links between."""
     lanes = series.lanes
     if len(set(lanes)) > 1:
         raise CommschedError(f"{series.path}: hosts have different numbers of ranks: {lanes}")
@@ -147,18 +147,18 @@ def _check_hosts(series: Series, place: str, nodes: int) -> None:
 
 
 class FittedLinks(NamedTuple):
-    """A machine with fitted links, and the errors of the sizes left out by place, of 1."""
+    """A machine with fitted links, and by place the relative errors of the sizes left out."""
 
     machine: Machine
     errors: dict[str, list[float]]
 
 
 def fitted(machine: Machine, tasks: Sequence[FitTask]) -> FittedLinks:
-    """Fit latency and rate of the links inside and between nodes, or of levels; note the errors.
+    """Fit latency and rate of the links inside and between nodes, or of levels; record the errors.
 
-    Least squares of logarithms over two of three sizes, damped towards the machine's own numbers.
-    What no series shows stays as it is. A sum of all ranks also becomes the machine's measured
-    all-reduce.
+    The fit is least squares of logarithms over two thirds of the sizes, damped towards the
+    machine's own numbers. A number on which no series depends stays as it is. A series of
+    all-reduces of all ranks also becomes the machine's measured all-reduce.
     """
     _check_sizes(tasks)
     machine, *starts = (_start(on, tasks) for on in (machine, *(each.on for each in tasks)))
@@ -167,7 +167,7 @@ def fitted(machine: Machine, tasks: Sequence[FitTask]) -> FittedLinks:
     stages = list(_stages(machine, tasks))
     for names, some in stages:
         names = [name for name in names if _shown(name, some)]
-        # A library's choice of algorithm follows the links: the errors have several valleys.
+        # The predicted algorithm changes with the links, so the error has several local minima.
         corners = [_doubt(names) * signs / 2 for signs in product((-1.0, 1.0), repeat=len(names))]
         factors |= _fit(some, factors, names, corners) if names else {}
     if len(stages) > 1 and factors:
@@ -196,7 +196,7 @@ def fitted(machine: Machine, tasks: Sequence[FitTask]) -> FittedLinks:
 
 
 def _check_sizes(tasks: Sequence[FitTask]) -> None:
-    """Refuse a series with too few sizes that can be predicted."""
+    """Reject a series with too few sizes that can be predicted."""
     for each in tasks:
         if len(each.points) < LEAST:
             have = count(len(each.points), "size") if each.points else "no size"
@@ -207,14 +207,14 @@ def _check_sizes(tasks: Sequence[FitTask]) -> None:
 
 
 def _start(machine: Machine, tasks: Sequence[FitTask]) -> Machine:
-    """Return a machine from whose links a fit by factors can reach what was measured."""
+    """Return the machine with links from which a fit of factors can reach the measured times."""
     for each in tasks:
         machine = relinked_at(machine, each.place, partial(_started, each))
     return machine
 
 
 def _started(task: FitTask, link: Link) -> Link:
-    """Begin from some latency, and from overheads of half of the shortest message at most."""
+    """Make the latency positive, and limit both overheads together to half of the shortest time."""
     if task.series.kind == STREAM:
         return link
     least = min(seconds for _, seconds in task.points)
@@ -224,7 +224,7 @@ def _started(task: FitTask, link: Link) -> Link:
 def _stages(
     machine: Machine, tasks: Sequence[FitTask]
 ) -> Iterator[tuple[list[str], list[FitTask]]]:
-    """Yield names of factors with the tasks that show them: of two places, then level by level."""
+    """Yield names of factors with the tasks that show them: the two places, then each level."""
     plain = [each for each in tasks if not each.ranks]
     if plain:
         yield [f"{what} {place}" for place in PLACES for what in ("latency", "bytes")], plain
@@ -250,7 +250,7 @@ def _doubt(names: Sequence[str]) -> Floats:
 def _fit(
     tasks: Sequence[FitTask], known: Factors, names: Sequence[str], starts: Sequence[Floats]
 ) -> dict[str, float]:
-    """Fit the factors of some names, beside known ones; starts: logarithms to begin from."""
+    """Fit the named factors while the known ones stay fixed; starts: initial logarithms."""
     real = [np.array([seconds for _, seconds in each.points]) for each in tasks]
 
     def factors(logs: Floats) -> dict[str, float]:

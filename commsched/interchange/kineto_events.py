@@ -1,4 +1,4 @@
-"""The events of a trace of torch.profiler: what the host did, and what a device computed.
+"""The events of a torch.profiler trace: operations of the host and kernels of the device.
 
 Source: the Chrome trace-event format, and what Kineto adds to it (github.com/pytorch/kineto).
 """
@@ -50,18 +50,18 @@ class KinetoEvent(msgspec.Struct, gc=False):
 
     @property
     def end(self) -> float:
-        """Its end in us."""
+        """The end of the span in us."""
         return self.ts + self.dur
 
     @property
     def number(self) -> int:
-        """Number of the autograd node that it makes or runs; -1: none."""
+        """Number of the autograd node that the operation makes or runs; -1: none."""
         found = self.args.get("Sequence number", -1)
         return found if isinstance(found, int) else -1
 
     @property
     def inputs(self) -> list[Gradient]:
-        """Shapes and types of its inputs, without lists; shape None: not recorded."""
+        """Shapes and types of the inputs, without lists; shape None: not recorded."""
         shapes = self.args.get("Input Dims", self.args.get("Input dims"))
         types = self.args.get("Input type")
         if not isinstance(types, list):
@@ -72,7 +72,7 @@ class KinetoEvent(msgspec.Struct, gc=False):
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Shapes of its inputs, one by one if they are a list's; (): a number, or not recorded."""
+        """Shapes of the inputs, with lists flattened; (): a number, or not recorded."""
         stored = self.args.get("Input Dims", self.args.get("Input dims"))
         rows = [row for row in stored if isinstance(row, list)] if isinstance(stored, list) else []
         each = (row if row and isinstance(row[0], list) else [row] for row in rows)
@@ -88,18 +88,18 @@ class KinetoTrace(msgspec.Struct):
 
 
 class Kernel(NamedTuple):
-    """Work that the host gave to a device; all times in us."""
+    """Work that the host queued on a device; all times in us."""
 
     name: str
-    thread: Any  # that gave it
+    thread: Any  # of the host, which queued the kernel
     given: float
     start: float
     end: float
-    sent: Gradient | None  # by a collective; None: it computes
+    sent: Gradient | None  # tensor that a collective sends; None: the kernel computes
 
     @property
     def communicates(self) -> bool:
-        """Tell whether it is a collective."""
+        """Tell whether the kernel is a collective."""
         return COLLECTIVE.search(self.name) is not None
 
 
@@ -126,7 +126,7 @@ class KinetoProcess:
 
 
 def outermost(events: Iterable[KinetoEvent]) -> list[KinetoEvent]:
-    """Leave out spans inside others of their thread; `events` are in order."""
+    """Leave out spans nested in others of their thread; `events` are in order."""
     ends: dict[Any, float] = {}
     found = []
     for event in events:
@@ -139,7 +139,7 @@ def outermost(events: Iterable[KinetoEvent]) -> list[KinetoEvent]:
 def innermost(
     outer: Sequence[KinetoEvent], inner: Sequence[KinetoEvent]
 ) -> list[KinetoEvent | None]:
-    """Return for each span the shortest of `outer` that holds it; both in order, on one thread."""
+    """Return for each span of `inner` the shortest of `outer` around it; both in thread order."""
     open_: list[KinetoEvent] = []
     found: list[KinetoEvent | None] = []
     place = 0
@@ -154,7 +154,7 @@ def innermost(
 
 
 def read(content: Content) -> KinetoProcess:
-    """Read a trace; one that is not of a single process's profiler is refused."""
+    """Read a trace; raise an error if it does not come from one process's profiler."""
     trace = content.decode(KinetoTrace, "a trace of torch.profiler")
     events = [e for e in trace.traceEvents if e.ph == "X" and e.cat]
     kinds = {kind: [e for e in events if str(e.cat).lower() in kind] for kind in (HOST, RUNTIME)}
@@ -194,7 +194,7 @@ def read(content: Content) -> KinetoProcess:
 def _kernels(
     device: Sequence[KinetoEvent], runtime: Sequence[KinetoEvent], host: Sequence[KinetoEvent]
 ) -> tuple[Kernel, ...]:
-    """Find who gave each kernel to the device: the call of the same correlation, or operation."""
+    """Match each kernel with the host's call that queued it, by correlation or by operation."""
     calls = _by(runtime, "correlation")
     operations = _by((e for e in host if e.cat == "cpu_op"), "External id")
     found = []
@@ -216,7 +216,7 @@ def _key(event: KinetoEvent, key: str) -> str:
 
 
 def _sent(event: KinetoEvent | None) -> Gradient | None:
-    """Return what a collective sends, as its arguments say."""
+    """Return the tensor that a collective sends, from the collective's arguments."""
     numel = event.args.get("In msg nelems") if event is not None else None
     if not isinstance(numel, int) or event is None or not 0 < numel < 2**53:
         return None

@@ -46,15 +46,15 @@ class Collective(NamedTuple):
 class RecordedStep:
     """A recorded training step; seconds."""
 
-    begin: float  # us: of its forward pass, where it computes
-    end: float  # us: of its window on the host
+    begin: float  # us: start of the forward pass, on the device if there is one
+    end: float  # us: end of the step's window on the host
     forward: tuple[Forward, ...]
     backward: tuple[Backward, ...]
     data: float
     optimizer: float
     collectives: tuple[Collective, ...]
     communication: float
-    hidden: float  # of the communication, under compute
+    hidden: float  # seconds of communication that overlap compute
 
 
 def steps(recording: KinetoProcess) -> list[RecordedStep]:
@@ -73,7 +73,7 @@ def steps(recording: KinetoProcess) -> list[RecordedStep]:
 
 
 class _Clock:
-    """When what the host had asked for was done: at once on the host, later on a device."""
+    """The times at which queued work was done: at once on the host, later on a device."""
 
     def __init__(self, recording: KinetoProcess) -> None:
         self._given: dict[Any, list[float]] = {}
@@ -86,14 +86,14 @@ class _Clock:
         self.on_device = bool(recording.device)
 
     def when(self, thread: Any, moment: float) -> float:
-        """Return the end of all that a thread had asked for by a moment."""
+        """Return when all work was done that a thread had queued by a moment."""
         if not self.on_device:
             return moment
         place = bisect_right(self._given.get(thread, []), moment)
         return self._ends[thread][place - 1] if place else float("-inf")
 
     def begin(self, start: float, end: float) -> float:
-        """Return when the work asked for in [start, end) begins, after all that was before."""
+        """Return when the work queued in [start, end) begins, which is after all earlier work."""
         if not self.on_device:
             return start
         before = max((k.end for k in self.kernels if k.given < start), default=float("-inf"))
@@ -161,7 +161,7 @@ def _forward_thread(events: Sequence[KinetoEvent], turned: float) -> Any:
 def _check_one_pass(
     recording: KinetoProcess, ops: Sequence[KinetoEvent], nodes: Sequence[KinetoEvent], end: float
 ) -> None:
-    """Refuse a step in which a second forward pass follows the first backward pass."""
+    """Reject a step in which a second forward pass follows the first backward pass."""
     held = innermost([n for n in nodes if n.tid == ops[0].tid], ops)
     numbers = {n.number for n in nodes if n.number >= 0}
     later = {
@@ -238,13 +238,13 @@ def _backward(
 
 
 def _gradient(event: KinetoEvent) -> list[Gradient]:
-    """Return the gradient that is accumulated; none where it is undefined."""
+    """Return the gradient that an event accumulates; [] if the gradient is undefined."""
     first = event.inputs[:1]
     return [Gradient(g.shape, DTYPES.get(g.dtype, "float32")) for g in first if g.dtype]
 
 
 def _all_reduced(event: KinetoEvent) -> list[Gradient]:
-    """Return the buckets of an all-reduce, as the host's call says."""
+    """Return the buckets of an all-reduce, from the arguments of the host's call."""
     if event.name != "c10d::allreduce_":
         return []
     lists = event.args.get("Input Dims")
@@ -254,7 +254,7 @@ def _all_reduced(event: KinetoEvent) -> list[Gradient]:
 
 
 def _update(clock: _Clock, mark: KinetoEvent, since: float) -> float:
-    """Seconds of an optimizer's step, whose own work begins at `since`."""
+    """Return the seconds of an optimizer's step; its own work begins at `since`."""
     if not clock.on_device:
         return (mark.end - since) / 1e6
     own = [k for k in clock.kernels if k.thread == mark.tid and since <= k.given < mark.end]
@@ -262,7 +262,7 @@ def _update(clock: _Clock, mark: KinetoEvent, since: float) -> float:
 
 
 def _waiting(clock: _Clock, everything: Sequence[KinetoEvent], begin: float) -> float:
-    """Seconds that a step waits for its batch: of loading, what no computing hides."""
+    """Return the seconds that a step waits for its batch: loading that no compute overlaps."""
     loads = outermost(e for e in everything if e.name.startswith(LOADER) and e.ts < begin)
     loading = sum(e.dur for e in loads)
     if clock.on_device and loads:
@@ -272,7 +272,7 @@ def _waiting(clock: _Clock, everything: Sequence[KinetoEvent], begin: float) -> 
 
 
 def _collectives(recording: KinetoProcess, start: float, end: float) -> list[Collective]:
-    """Return what was exchanged: kernels of a device, or spans of a library on the host."""
+    """Return the collectives of a step: kernels of a device, or spans of a library on the host."""
     found = [
         Collective(k.name, k.start, k.end, _nbytes(k.sent) if k.sent else 0.0)
         for k in recording.kernels

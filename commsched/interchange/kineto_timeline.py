@@ -18,7 +18,7 @@ from commsched.timeline.model import Span, Timeline
 
 
 def read_pair(first: Path, second: Path) -> tuple[Timeline, Timeline]:
-    """Read two timelines; one of them may be a trace, which then has the plan of the other."""
+    """Read two timelines; one may be a trace, which is then read with the plan of the other."""
     if is_trace(first):
         if is_trace(second):
             raise CommschedError(
@@ -38,10 +38,10 @@ def is_trace(path: Path) -> bool:
 
 
 def measured(path: Path, predicted: Timeline) -> Timeline:
-    """Return a trace's steps by the names that a prediction has for them.
+    """Return a trace's steps as a timeline that uses the names of a prediction.
 
     Layers are spans of the compute stream, one after the other; the first one also waits for the
-    batch. All-reduces are the prediction's exchanges, if there are as many of them in a step.
+    batch. If a step has as many all-reduces as the prediction has exchanges, they get those names.
     """
     recording = kineto_events.read(content.read(path))
     steps, layers = kineto.alike(recording)
@@ -79,7 +79,7 @@ def measured(path: Path, predicted: Timeline) -> Timeline:
 
 
 def _check_layers(path: Path, trace: set[str], predicted: Timeline) -> None:
-    """Refuse a trace whose layers are not those of the prediction."""
+    """Reject a trace whose layers are not those of the prediction."""
     word = f"{DIRECTIONS[True]}/"
     names = (name for name in predicted.names if name.startswith(word))
     differ = trace ^ {name.removeprefix(word) for name in names}

@@ -1,4 +1,4 @@
-"""The ranks of a machine on which others' tests of one level were run."""
+"""The ranks of a machine that a benchmark log of one level was measured on."""
 
 from commsched.errors import CommschedError
 from commsched.interchange.micro_benchmarks import ALL_REDUCE, Series
@@ -9,7 +9,7 @@ from commsched.nearest_name import nearest
 
 
 def level_of(machine: Machine, name: str) -> int:
-    """Return which level has a name; of a machine of nodes only, its links are 0 and 1."""
+    """Return a level's index by name; without levels, links inside nodes are 0, between them 1."""
     known = [level.name for level in machine.levels] or list(PLACES)
     if name not in known:
         what = "levels are" if machine.levels else "links are"
@@ -21,11 +21,11 @@ def level_of(machine: Machine, name: str) -> int:
 
 
 def ranks_of(machine: Machine, level: int, series: Series) -> tuple[int, ...]:
-    """Return the ranks of one unit of a level on which a series was measured.
+    """Return the ranks, within one unit of a level, on which a series was measured.
 
-    They lie in as many of its children as can have equally many: one rank or host in each, or all
-    of a unit. Of a test that does not name its ranks, a message goes from the first child to the
-    second, and a sum is that of all ranks of the unit.
+    The ranks are spread evenly over as many children of the unit as possible. If the test does not
+    name its ranks, a message goes from the first child to the second, and an all-reduce is that of
+    all ranks of the unit.
     """
     shapes, children = shapes_of(machine.levels), machine.levels[level].children
     child = shapes[level - 1].size if level else 1
@@ -46,7 +46,7 @@ def ranks_of(machine: Machine, level: int, series: Series) -> tuple[int, ...]:
 
 
 def _spread(lanes: tuple[int, ...], children: int, child: int, node: int) -> tuple[int, ...]:
-    """Deal hosts, or the ranks of a single one, out to children; () if they do not fit."""
+    """Deal hosts, or the ranks of a single host, out to children; () if they do not fit."""
     hosts, each = len(lanes), lanes[0]
     dealt, ranks = (hosts, each) if hosts > 1 else (each, 1)
     stride = node if hosts > 1 and child >= node else ranks

@@ -1,4 +1,4 @@
-"""Times of sums and messages by size, from the output of nccl-tests, rccl-tests and OSU's tests.
+"""Times of all-reduces and messages by size, from the output of nccl-tests, rccl-tests and OSU.
 
 Formats: nccl-tests 2.x (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md; rccl-tests writes the
 same), OSU Micro-Benchmarks 5 to 7 (mvapich.cse.ohio-state.edu/benchmarks).
@@ -16,19 +16,19 @@ from commsched.units import count
 
 Points = list[tuple[float, float]]  # (bytes, s)
 ALL_REDUCE, MESSAGE, STREAM, SHIFT = "all-reduce", "message", "stream", "shift"
-# What we have a model of, by the names that the tests print, in lower case.
+# Tests that the fit has a model of, by the names that they print, in lower case.
 OSU = {"latency": MESSAGE, "bandwidth": STREAM, "allreduce latency": ALL_REDUCE}
 NCCL = {"all_reduce": ALL_REDUCE, "sendrecv": SHIFT}
 READ = "all_reduce_perf, sendrecv_perf, osu_latency, osu_bw and osu_allreduce"
-LEAST = 4  # sizes: some are fitted to, one at least is left out
+LEAST = 4  # sizes: enough to fit some and leave out at least one
 TITLE = re.compile(r"#\s*OSU MPI\S*\s+(.+?)\s+Test\b")
 NAMED = re.compile(r"#.*\b(\w+)_perf\b")
 RANK = re.compile(r"#\s+Rank\s+\d+(\s+Group\s+\d+)?\s.*\bon\s+(\S+)\s+device\b")
 BEGIN = re.compile(r"#\s*(?:Collective test starting|n?Thread\b.*\bminBytes)")
 FAILED = "Fail"
-VERDICTS = ("Pass", FAILED)  # the last column of OSU's tests with -c
+VERDICTS = ("Pass", FAILED)  # of a validation: the last column of OSU's tests with -c
 TIME, WRONG = "time", "#wrong"
-COLUMNS = (TIME, "algbw", "busbw", WRONG) * 2  # out of place and then in place
+COLUMNS = (TIME, "algbw", "busbw", WRONG) * 2  # first out of place, then in place
 BEFORE = ("#", "size", "count", "type", "redop", "root")
 HEADER = re.compile(r"#\s+size\s+count\s.*time\s+algbw\s+busbw\b")
 
@@ -45,7 +45,7 @@ class Series(NamedTuple):
 
 
 def read(path: str | Path) -> list[Series]:
-    """Read all tests of a file that we have a model of; there must be one."""
+    """Read all tests of a file that the fit has a model of; raise an error if there is none."""
     found, others = [], []
     lines = [line.strip() for line in files.read_text(path).splitlines()]
     for test in _sections(lines):
@@ -61,15 +61,15 @@ def read(path: str | Path) -> list[Series]:
 
 
 def _sections(lines: list[str]) -> Iterator[list[str]]:
-    """Yield the lines of each test, from its title on."""
+    """Yield the lines of each test, beginning with its title."""
     found = [i for i, line in enumerate(lines) if TITLE.match(line) or BEGIN.match(line)]
-    begin = [i for i in found if i - 1 not in found]  # nccl-tests begin with one line or two
+    begin = [i for i in found if i - 1 not in found]  # nccl-tests print one or two title lines
     for first, last in zip(begin, [*begin, len(lines)][1:], strict=True):
         yield lines[first:last]
 
 
 def _osu(path: str, lines: list[str]) -> Series | str:
-    """Read a test of OSU: bytes, and us or 10^6 B/s; the name of one that has no model."""
+    """Read a test of OSU: bytes, and us or 10^6 B/s; return the name of a test without a model."""
     match = TITLE.match(lines[0])
     assert match
     title = match[1]
@@ -88,7 +88,7 @@ def _osu(path: str, lines: list[str]) -> Series | str:
 
 
 def _decimals(line: str) -> int | None:
-    """Count the digits behind the point of a row's value, which all rows have alike."""
+    """Count the decimals of a row's value; all rows have equally many."""
     words = line.split()
     if len(words) < 2 or None in map(_number, words[:2]):
         return None  # no row
@@ -130,14 +130,16 @@ def _nccl(path: str, lines: list[str]) -> Series | str:
 
 
 def _columns(lines: list[str]) -> tuple[str, ...]:
-    """Return the names of the columns from the time on, a name for each word of a row."""
+    """Return a column name for each word of a row, from the column of the time on."""
     heads = (line.split() for line in lines if HEADER.match(line))
     names = [name for name in next(heads, COLUMNS) if name not in BEFORE]
-    return tuple(name for name in names for _ in range(1 + (name == "timestamp")))  # day and hour
+    return tuple(
+        name for name in names for _ in range(1 + (name == "timestamp"))
+    )  # it is 2 words
 
 
 def _cells(columns: Sequence[str], words: Sequence[str]) -> dict[str, list[str]]:
-    """Return the words of a row by the names of their columns, those out of place first."""
+    """Return a row's words by the names of their columns: out of place first, then in place."""
     found: dict[str, list[str]] = {}
     for name, word in zip(columns, words[-len(columns) :], strict=True):
         found.setdefault(name, []).append(word)
@@ -147,10 +149,10 @@ def _cells(columns: Sequence[str], words: Sequence[str]) -> dict[str, list[str]]
 def _kind(
     rows: Sequence[Sequence[str]], cells: Sequence[Mapping[str, Sequence[str]]], ranks: int
 ) -> str | None:
-    """Tell a test by its operation and the ratio of its two bandwidths, where it has no name.
+    """Recognise an unnamed test by its operation and the ratio of bus to algorithm bandwidth.
 
-    It is 2 (p - 1) / p for an all-reduce of p ranks, and 1 for sends to the next rank. Other tests
-    of all ranks, whose root is -1, have (p - 1) / p; None where the digits fit them, too.
+    The ratio is 2 (p - 1) / p for an all-reduce of p ranks, and 1 for sends to the next rank. Other
+    tests of all ranks (root -1) have (p - 1) / p; None if the printed digits fit these, too.
     """
     if not ranks or not rows or rows[0][4] != "-1":
         return None
@@ -163,7 +165,7 @@ def _kind(
 
 
 def _ratio(cells: Mapping[str, Sequence[str]]) -> tuple[float, float]:
-    """Return the limits of bus over algorithm bandwidth that the digits of a row leave open."""
+    """Return the range of bus / algorithm bandwidth that the rounded digits of a row allow."""
     rates = cells["algbw"][0], cells["busbw"][0]
     algorithm, bus = map(_number, rates)
     if algorithm is None or bus is None:
@@ -181,7 +183,7 @@ def _number(word: str) -> float | None:
 
 
 def _rows(lines: list[str], least: int, path: str) -> Iterator[list[float]]:
-    """Yield the rows of numbers, without a validation's verdict; a row that failed is refused."""
+    """Yield the rows of numbers without a validation's verdict; raise an error if a row failed."""
     for line in lines:
         words = line.split()
         verdict = words.pop() if words and words[-1] in VERDICTS else ""
@@ -200,7 +202,7 @@ def _failed(path: str, size: str) -> CommschedError:
 
 
 def _ascending(points: Points, path: str, title: str) -> tuple[tuple[float, float], ...]:
-    """Return the points by size, each size once: the shortest of its times."""
+    """Return the points sorted by size; a size that occurs twice gets its shortest time."""
     if any(not (0 <= size < 1e15 and seconds < 1e6) for size, seconds in points):
         raise CommschedError(f"{path}: a size or a time is out of range")
     best: dict[float, float] = {}

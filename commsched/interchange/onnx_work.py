@@ -7,10 +7,10 @@ from typing import Any
 Shape = tuple[int, ...]
 
 VIEWS = ("Reshape", "Flatten", "Identity", "Squeeze", "Unsqueeze", "Dropout")  # move no memory
-STATIC = ("Shape", "Size")  # of a tensor: known before the step
+STATIC = ("Shape", "Size")  # outputs known before the step
 RECURRENT = ("LSTM", "GRU", "RNN")
 KEEP_AXES = ("Gather", "Slice", "Identity", "Dropout", "Cast")  # sequence and batch stay in place
-QUANTISED = ("QuantizeLinear", "DequantizeLinear")  # their first input, in other numbers
+QUANTISED = ("QuantizeLinear", "DequantizeLinear")  # convert the numbers of their first input
 ARITHMETIC = ("Add", "Sub", "Mul", "Div")
 NORMS = (
     *("BatchNormalization", "LayerNormalization", "GroupNormalization"),
@@ -60,7 +60,7 @@ def _einsum(equation: bytes, inputs: Sequence[Shape]) -> float:
     for term, shape in zip(terms, inputs, strict=False):
         before, dots, behind = term.partition("...")
         more = len(shape) - len(before) - len(behind) if dots else 0
-        axes = (*before, *range(-more, 0), *behind)  # those of "..." are alike from the last on
+        axes = (*before, *range(-more, 0), *behind)  # axes of "..." are aligned at the last one
         if len(axes) != len(shape):
             return 0.0
         for axis, size in zip(axes, shape, strict=True):

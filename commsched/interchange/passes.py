@@ -1,8 +1,8 @@
 """Layers from a recorded step: operations of the forward pass, and autograd's nodes after them.
 
 Autograd numbers its nodes as the forward pass makes them; a node of the backward pass carries the
-number. The gradient of a parameter belongs to the node that ran before it was accumulated, and so
-to the operation, or the module, that made this node.
+number. The gradient of a parameter belongs to the node that ran before its accumulation, and
+through that node to the operation or module that made the node.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from commsched.net.graph import Tensor
 
 
 class Work(NamedTuple):
-    """What an operation takes."""
+    """The work of an operation."""
 
     seconds: float = 0.0
     flops: float = 0.0
@@ -26,7 +26,7 @@ class Work(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """A parameter's gradient that is ready; shape None: not recorded."""
+    """A parameter's complete gradient; shape None: not recorded."""
 
     shape: tuple[int, ...] | None
     dtype: str
@@ -37,7 +37,7 @@ class Forward(NamedTuple):
 
     name: str
     module: str  # innermost module that it runs in; "": not recorded
-    numbers: tuple[int, ...]  # of nodes that it may have made, in order
+    numbers: tuple[int, ...]  # nodes that the operation may have made, in order
     work: Work
 
 
@@ -48,15 +48,15 @@ class Backward(NamedTuple):
     number: int  # -1: none
     work: Work
     gradients: tuple[Gradient, ...]  # ready at its end
-    sent: tuple[Gradient, ...] = ()  # buckets whose all-reduce begins here
+    sent: tuple[Gradient, ...] = ()  # buckets whose all-reduce begins in this node
 
 
 @dataclass
 class LayerWork:
-    """A layer of a step."""
+    """The measured work and gradients of a layer in one step."""
 
     name: str
-    place: int  # of its last operation in the forward pass; -1: not known
+    place: int  # index of its last operation in the forward pass; -1: not known
     forward: Work = field(default_factory=Work)
     backward: Work = field(default_factory=Work)
     ready: int = 0  # index of the node at which its last gradient is ready
@@ -64,7 +64,7 @@ class LayerWork:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Its parameters, by the layer's name and a number."""
+        """The parameters, named by the layer's name and a number."""
         return tuple(
             Tensor(name=f"{self.name}.{i}", shape=gradient.shape or (1,), dtype=gradient.dtype)
             for i, gradient in enumerate(self.gradients)
@@ -73,7 +73,7 @@ class LayerWork:
 
 
 def layers_of(forward: Sequence[Forward], backward: Sequence[Backward]) -> list[LayerWork]:
-    """Return the layers in the opposite order of that in which their gradients are complete.
+    """Return the layers, sorted so that their gradients become complete from the last to the first.
 
     As in `commsched capture`, a layer's forward ends with its last operation and begins with the
     end of the layer before; its backward ends with its last gradient. The last layer of the
@@ -104,7 +104,7 @@ def layers_of(forward: Sequence[Forward], backward: Sequence[Backward]) -> list[
 
 
 def _share_backward(layers: list[LayerWork], backward: Sequence[Backward]) -> None:
-    """Give each layer what ran since the layer before it was complete."""
+    """Give each layer the backward work since the previous layer's gradients were complete."""
     begin = 0
     for layer in sorted(layers, key=lambda layer: layer.ready):
         for op in backward[begin : layer.ready + 1]:
@@ -113,7 +113,7 @@ def _share_backward(layers: list[LayerWork], backward: Sequence[Backward]) -> No
 
 
 def _share_forward(layers: list[LayerWork], forward: Sequence[Forward]) -> None:
-    """Give each layer what ran since the layer before it ended; the last one takes the rest."""
+    """Give each layer the forward work since the previous layer's end, the last one the rest."""
     last = {op.module: place for place, op in enumerate(forward) if op.module}
     for layer in layers:
         layer.place = last.get(layer.name, layer.place)
@@ -127,7 +127,7 @@ def _share_forward(layers: list[LayerWork], forward: Sequence[Forward]) -> None:
 
 
 def _number_names(layers: list[LayerWork]) -> None:
-    """Number the layers that are alike, in the order of the forward pass."""
+    """Number layers of equal name, in the order of the forward pass."""
     alike: dict[str, int] = {}
     names = [layer.name for layer in layers]
     for layer in sorted(layers, key=lambda layer: layer.place):
@@ -137,7 +137,7 @@ def _number_names(layers: list[LayerWork]) -> None:
 
 
 def _by_bucket(layers: list[LayerWork], backward: Sequence[Backward]) -> list[LayerWork]:
-    """Join layers whose shapes are unknown to those of the buckets that were summed; [] if none."""
+    """Join layers of unknown shapes into one layer per all-reduced bucket; [] without buckets."""
     found: list[LayerWork] = []
     left = sorted(layers, key=lambda layer: layer.ready)
     for at, op in enumerate(backward):
@@ -154,7 +154,7 @@ def _by_bucket(layers: list[LayerWork], backward: Sequence[Backward]) -> list[La
             joined.backward = joined.backward.plus(layer.backward)
         found.append(joined)
     if found:
-        for layer in left:  # their bucket was sent before its last gradient was seen
+        for layer in left:  # the trace shows their bucket's all-reduce before its last gradient
             found[-1].forward = found[-1].forward.plus(layer.forward)
             found[-1].backward = found[-1].backward.plus(layer.backward)
     return found[::-1]

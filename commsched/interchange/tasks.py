@@ -1,4 +1,4 @@
-"""A plan as tasks of ranks: work, sends and receives, and what each waits for on its rank."""
+"""A plan as tasks of ranks: work, sends, receives, and the tasks that each one waits for."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,16 +27,16 @@ from commsched.simulate.engine import simulate
 from commsched.simulate.team_exchange import machine_of, side_by_side, teams_of
 from commsched.simulate.timetable import PlacedOp
 
-MOST = 4_000_000  # tasks: their files have about 400 MB
+MOST = 4_000_000  # tasks; files of this many have about 400 MB
 
 
 class TaskKind(StrEnum):
-    """What a task is."""
+    """The kind of a task."""
 
-    WORK = "work"  # of the rank alone: it computes, codes, adds, or nothing takes time
+    WORK = "work"  # local: compute, coding, adding, or a point without work
     SEND = "send"
     RECEIVE = "receive"
-    ALL_REDUCE = "all-reduce"  # of all ranks, in one task of each
+    ALL_REDUCE = "all-reduce"  # of all ranks; each rank has one task
 
 
 class Task(NamedTuple):
@@ -59,7 +59,7 @@ class Side(NamedTuple):
 
     peer: int
     nbytes: int
-    seconds: float  # to encode what is sent, or to merge what was received
+    seconds: float  # to encode the sent data, or to merge the received data
 
 
 class Moves(NamedTuple):
@@ -81,10 +81,10 @@ class Rounds(NamedTuple):
 def tasks(plan: Plan, steps: int = 1, collectives: bool = False) -> list[list[Task]]:
     """Return the tasks of every rank, in an order in which it can do them.
 
-    The operations of a stream follow each other as in the prediction, which also says how long a
-    rank's own work lasts; messages are those of the schedules. `native` sends what the algorithm
-    sends that its library takes. `collectives`: an all-reduce of float32 among all ranks is one
-    task, whose messages are left to the reader.
+    The operations of a stream keep the prediction's order; a rank's own work lasts as predicted;
+    messages are those of the schedules. A `native` exchange has the messages of the algorithm that
+    the library chooses. With `collectives`, an all-reduce of float32 among all ranks is one task,
+    and its messages are left to the reader.
     """
     wanted = _Tasks(plan, collectives)
     own: list[list[tuple[float, float, PlacedOp, int]]] = [[] for _ in range(plan.machine.size)]
@@ -118,7 +118,7 @@ class _Tasks:
         self.next_tag = 0
 
     def count(self, placed: PlacedOp) -> None:
-        """Refuse a plan whose tasks are too many."""
+        """Count tasks; raise an error if the plan has too many."""
         self.total += len(placed.ranks)
         if placed.op.kind in EXCHANGES:
             rounds = self._rounds(placed)
@@ -132,7 +132,7 @@ class _Tasks:
             )
 
     def place(self, rank: int, placed: PlacedOp, column: int, spent: float) -> None:
-        """Add the tasks of an operation on one of its ranks, which takes `spent` s."""
+        """Add the tasks of an operation of `spent` seconds on one of its ranks."""
         op, step = placed.op, placed.step
         before = [self.ends[rank].get((step - back, name)) for name, back in op.after]
         before.append(self.busy[rank].get(op.stream))
@@ -169,7 +169,7 @@ class _Tasks:
     def _message(
         self, rank: int, placed: PlacedOp, column: int, kind: TaskKind, after: Sequence[int]
     ) -> int:
-        """Add an end of a message between two roles, which take turns in the same column."""
+        """Add one end of a message between two roles, whose ranks of equal column are partners."""
         op, machine = placed.op, self.plan.machine
         roles = self._roles(placed.step)
         peer = roles[op.peer][column]
@@ -206,7 +206,7 @@ class _Tasks:
         first = self._tag(("exchange", placed.step, op.name, op.team), len(moves))
         spent = before + machine.startup
         begin = self._add(rank, f"{op.name} begin", TaskKind.WORK, placed, after, seconds=spent)
-        held = [begin]  # held[k]: when all that k rounds received is merged
+        held = [begin]  # held[k]: task after which the data received in k rounds is merged
         sent: list[int] = []
         for number, each in enumerate(moves):
             name, tag = f"{op.name} {number}", first + number
@@ -255,7 +255,7 @@ class _Tasks:
     def _rounds(self, placed: PlacedOp) -> Rounds | int:
         """Return the rounds of an exchange, or the bytes of an all-reduce in one task."""
         op = placed.op
-        method = ""  # of this step: a DGC's density rises
+        method = ""  # the method may change with the step: DGC's density rises
         if op.launch >= 0:
             method = method_at(self.plan.launches[op.launch].method, placed.step).name
         key = op.launch, op.phase, op.team, op.root, op.kind, op.name, method
@@ -284,7 +284,7 @@ class _Tasks:
 
 
 def _rounds(plan: Plan, op: Op, phase: Phase | None) -> Rounds:
-    """Return the messages of an exchange, by the ranks' numbers in the machine."""
+    """Return the messages of an exchange, with ranks numbered as in the machine."""
     device = plan.machine.device
     before = within = 0.0
     if phase is not None and op.kind is Kind.DECIDE:

@@ -1,1 +1,1 @@
-"""Formats of other simulators; a plug-in writes the tasks of a plan's ranks as files."""
+"""Export formats for other simulators; each plug-in writes the tasks of a plan's ranks as files."""

@@ -1,7 +1,8 @@
-"""Chakra execution traces, a file per rank, as ASTRA-sim reads them: NAME.RANK.et.
+"""Export to Chakra execution traces for ASTRA-sim, one file per rank: NAME.RANK.et.
 
-ASTRA-sim computes a node at a time, and one of the host: what codes and merges beside the layers
-is the host's (is_cpu_op). Attributes of messages have the types that Chakra's feeder reads:
+ASTRA-sim runs one compute node of the device and one of the host at a time. Coding and merging run
+beside the layers, so they are host nodes (is_cpu_op). Attributes of messages have the types that
+Chakra's feeder reads:
 comm_size and comm_type are int64, comm_src, comm_dst and comm_tag int32. Durations are whole us.
 """
 

@@ -1,4 +1,4 @@
-"""Tables: a row per task of a rank, readable by spreadsheets and pandas."""
+"""Export to a CSV table with a row per task of a rank, for spreadsheets and pandas."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ HEADER = ("rank", "task", "name", "kind", "step", "stream", "seconds", "bytes", 
 
 
 def write(ranks: Sequence[Sequence[Task]], folder: Path, name: str) -> list[Path]:
-    """Write one file of all ranks; `after` names earlier tasks of the rank."""
+    """Write one file for all ranks; the column `after` names earlier tasks of the same rank."""
     path = folder / f"{name}.csv"
     with files.writing(path) as file:
         text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)

@@ -1,8 +1,8 @@
-"""GOAL text for LogGOPSim and ATLAHS: a `calc`, `send` or `recv` per line, and what it requires.
+"""Export to GOAL text for LogGOPSim and ATLAHS: lines of `calc`, `send`, `recv` and `requires`.
 
-Source: the grammar that the documentation of LogGOPSim's txt2bin states, spcl.ethz.ch. Work is in
-ns. A rank has one cpu: each of LogGOPSim's cpus has a clock of its own, and what requires a line
-of another cpu begins before that line is over (LogGOPSim.cpp, commit 76451de).
+Source: the grammar in the documentation of LogGOPSim's txt2bin, spcl.ethz.ch. Work is in ns. Each
+rank uses a single cpu: LogGOPSim's cpus have separate clocks, and a line that requires a line of
+another cpu begins before that line ends (LogGOPSim.cpp, commit 76451de).
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from commsched.interchange.tasks import Task, TaskKind
 
 
 def write(ranks: Sequence[Sequence[Task]], folder: Path, name: str) -> list[Path]:
-    """Write one file of all ranks."""
+    """Write one file for all ranks."""
     path = folder / f"{name}.goal"
     with files.writing(path) as file:
         file.write(f"num_ranks {len(ranks)}\n".encode())

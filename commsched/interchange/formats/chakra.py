@@ -1,4 +1,4 @@
-"""A Chakra execution trace: compute between the all-reduces of a step's backward pass."""
+"""Import of a Chakra execution trace: a layer is the compute before an all-reduce of gradients."""
 
 import re
 from collections import Counter
@@ -22,7 +22,7 @@ FORWARD = re.compile(r"forward|fwd|fprop", re.IGNORECASE)
 
 
 def recognises(content: Content) -> bool:
-    """Tell whether it may be a trace: a length of one or two bytes, then version or attributes."""
+    """Tell whether a file may be a trace: 1 or 2 bytes of length, then version or attributes."""
     head = content.data[:3]
     if len(head) < 3 or head[:1] in (b"{", b"[", b"\x08"):
         return False
@@ -30,10 +30,10 @@ def recognises(content: Content) -> bool:
 
 
 def read(content: Content, options: Options) -> Imported:
-    """Make a layer of what computes up to each all-reduce; it owns the all-reduce's bytes.
+    """Make a layer of the compute before each all-reduce; its gradient is the all-reduce's bytes.
 
-    The compute after the last all-reduce is the optimizer's. Forward seconds are shared in the
-    proportions of backward, since the trace does not tell which layers a bucket is of.
+    The compute after the last all-reduce is the optimizer's. The trace does not tell which layers a
+    bucket belongs to, so forward seconds are shared in the proportions of backward seconds.
     """
     found = nodes(content)
     used = _on_device(found)
@@ -95,7 +95,7 @@ def read(content: Content, options: Options) -> Imported:
 
 
 def _on_device(found: Sequence[ChakraNode]) -> list[ChakraNode]:
-    """Return compute and collectives in order: those of the device, if the trace has any."""
+    """Return compute nodes and collectives in order; those of the device, if the trace has any."""
     kinds = (COMPUTE, COLLECTIVE)
     used = [node for node in found if node.kind in kinds and not node.on_host]
     used = used or [node for node in found if node.kind in kinds]
@@ -103,7 +103,7 @@ def _on_device(found: Sequence[ChakraNode]) -> list[ChakraNode]:
 
 
 def _backward(found: Sequence[ChakraNode], used: Sequence[ChakraNode]) -> list[bool]:
-    """Return which nodes are computed in a backward pass: their names or an input's say so."""
+    """Return the nodes of a backward pass, recognised by their own name or that of an input."""
     names = {node.number: node.name for node in found}
     said = ([node.name, *(names.get(number, "") for number in node.inputs)] for node in used)
     return [
@@ -115,9 +115,9 @@ def _backward(found: Sequence[ChakraNode], used: Sequence[ChakraNode]) -> list[b
 def _of_one_group(
     used: Sequence[ChakraNode], turn: int, where: str
 ) -> tuple[list[ChakraNode], list[str]]:
-    """Leave out all-reduces of process groups that do not sum gradients, with a note on these.
+    """Leave out all-reduces of process groups that do not sum gradients, and return notes on them.
 
-    Of several groups, those that also sum in the forward pass sum activations.
+    If there are several groups, a group that also sums in the forward pass sums activations.
     """
     sizes = Counter[str]()
     for node in used[turn:]:
@@ -142,10 +142,10 @@ def _of_one_group(
 
 
 def _check_one_step(used: Sequence[ChakraNode], backward: Sequence[bool], where: str) -> None:
-    """Refuse a trace in which another forward pass follows the first all-reduce of gradients.
+    """Reject a trace in which another forward pass follows the first all-reduce of gradients.
 
-    What computes before the first backward pass, and is named forward or computes there again, is
-    the forward pass. A backward pass that computes activations again has fewer forward nodes there:
+    Forward nodes run before the first backward pass; they are named so, or occur again later. A
+    backward pass that recomputes activations has fewer forward nodes after the first all-reduce:
     those of its first segment come before any gradient.
     """
     turn = backward.index(True)
@@ -167,7 +167,7 @@ def _check_one_step(used: Sequence[ChakraNode], backward: Sequence[bool], where:
 
 
 def _buckets(used: Sequence[ChakraNode]) -> tuple[list[tuple[float, int]], float]:
-    """Return seconds of compute up to each all-reduce with its bytes, and the seconds after."""
+    """Return (compute seconds before it, bytes) of each all-reduce, and the seconds after all."""
     buckets: list[tuple[float, int]] = []
     spent = 0.0
     for node in used:

@@ -1,4 +1,4 @@
-"""A trace of PyTorch's ExecutionTraceObserver: the operators of a step and their work, no times."""
+"""Import of ExecutionTraceObserver traces of PyTorch: a step's operators, their work, no times."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ RECORD = (
     "ExecutionTraceObserver().register_callback(FILE)), calling its step() after each"
 )
 OPERATOR, USER = 0, 7  # scopes of operators and of annotations
-ALIAS = re.compile(r"Tensor\((\w)( -> \*)?\).*-> .*Tensor\(\1\)")  # in the schema of a view
+ALIAS = re.compile(r"Tensor\((\w)( -> \*)?\).*-> .*Tensor\(\1\)")  # matches the schema of a view
 UNDEFINED = "nullptr (uninitialized)"
 BYTES = WIDTHS | {"long int": 8, "short int": 2, "signed char": 1, "unsigned char": 1, "bool": 1}
 
@@ -36,14 +36,14 @@ class Values(msgspec.Struct):
 
 
 class Attribute(msgspec.Struct):
-    """A named fact of a node."""
+    """A named attribute of a node."""
 
     name: str
     value: Any = None
 
 
 class Node(msgspec.Struct):
-    """An operator or annotation; `ctrl_deps` is the one that called it."""
+    """An operator or annotation; `ctrl_deps` is the number of its caller."""
 
     id: int
     name: str
@@ -53,13 +53,13 @@ class Node(msgspec.Struct):
     attrs: list[Attribute] = []
 
     def number(self, name: str, default: int) -> int:
-        """Return a fact that is a whole number."""
+        """Return an attribute that is a whole number."""
         found = self._fact(name)
         return found if isinstance(found, int) else default
 
     @property
     def moves(self) -> bool:
-        """Tell whether it is an operator whose output is neither bare memory nor its input's."""
+        """Tell whether the node moves memory: it is an operator, but no allocation and no view."""
         operator = self.number("scope", 0) == OPERATOR and "::" in self.name
         schema = str(self._fact("op_schema"))
         return operator and self.name not in aten.VIEWS and not ALIAS.search(schema)
@@ -68,7 +68,7 @@ class Node(msgspec.Struct):
         return next((one.value for one in self.attrs if one.name == name), None)
 
     def tensors(self, values: Values) -> list[Gradient]:
-        """Return shapes and types of the tensors among inputs or outputs, without lists."""
+        """Return shapes and types of the tensors among inputs or outputs; lists are left out."""
         return [
             Gradient(tuple(shape), DTYPES.get(kind[7:-1].lower(), kind[7:-1]))
             for shape, kind in zip(values.shapes, values.types, strict=False)
@@ -78,7 +78,7 @@ class Node(msgspec.Struct):
 
 
 class TraceHead(msgspec.Struct):
-    """What every schema has."""
+    """The fields that every schema version has."""
 
     schema: str
 
@@ -90,7 +90,7 @@ class ExecutionTrace(msgspec.Struct):
 
 
 def recognises(content: Content) -> bool:
-    """Tell whether it may be such a trace."""
+    """Tell whether a file may be a trace of ExecutionTraceObserver."""
     return content.head[:1] == b"{" and b'"schema"' in content.head
 
 
@@ -98,7 +98,7 @@ def read(content: Content, options: Options) -> Imported:
     """Make a net of the last step that has a backward pass."""
     what = "a trace of ExecutionTraceObserver"
     schema = content.decode(TraceHead, what).schema
-    if "chakra" not in schema:  # the nodes of older ones are written in other ways
+    if "chakra" not in schema:  # older schemas write nodes differently
         raise CommschedError(
             f"{content.where}: schema {schema[:40]!a} is older than 1.0.2-chakra; {RECORD}"
         )
@@ -140,7 +140,7 @@ def _passes(nodes: Sequence[Node]) -> tuple[list[Forward], list[Backward]]:
     top: dict[int, int] = {}  # node -> the operator that no other operator called
     parts: dict[int, list[Node]] = {}
     moved = _traffic(nodes)
-    for node in nodes:  # callers come before
+    for node in nodes:  # callers precede their callees
         if node.number("scope", 0) == USER:
             continue
         caller = by_id.get(node.ctrl_deps)
@@ -175,14 +175,14 @@ def _flops(node: Node) -> float:
 
 
 def _traffic(nodes: Sequence[Node]) -> dict[int, float]:
-    """Return the bytes that each operator moves: its inputs and outputs, or more by its callees.
+    """Return the bytes that each operator moves: its own, or the sum over its callees if larger.
 
-    A call of a product copies its bias, and one of a norm asks for bare memory: what either moves
-    itself is the larger part.
+    A matrix product calls a copy of its bias, and a norm calls an allocation: the callees of both
+    move less than the inputs and outputs of the operator itself.
     """
     below: dict[int, float] = {}
     moved: dict[int, float] = {}
-    for node in reversed(nodes):  # callees come after
+    for node in reversed(nodes):  # callees follow their callers
         values = [*node.tensors(node.inputs), *node.tensors(node.outputs)] if node.moves else []
         own = sum(float(prod(one.shape or ()) * BYTES.get(one.dtype, 4)) for one in values)
         moved[node.id] = max(own, below.get(node.id, 0.0))

@@ -1,4 +1,4 @@
-"""A Chrome trace of torch.profiler (Kineto): measured layers of training steps."""
+"""Import of a Chrome trace of torch.profiler (Kineto): measured layers of training steps."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ HALF = ("c10::half", "c10::bfloat16", "half", "bfloat16")
 
 
 def recognises(content: Content) -> bool:
-    """Tell whether it may be such a trace."""
+    """Tell whether a file may be a trace of torch.profiler."""
     return content.head[:1] == b"{" and b'"traceEvents"' in content.data
 
 
@@ -92,9 +92,10 @@ def _layer(same: Sequence[LayerWork], place: int, first: Sequence[LayerWork]) ->
 
 
 def _batch(recording: KinetoProcess, step: RecordedStep) -> tuple[int, str]:
-    """Return the samples of a step, 0 if they are not known, and a note if they are not sure.
+    """Return the samples of a step (0: not known), and a note if the number is uncertain.
 
-    They are an axis of the first input. If it has several, a later operator tells which one.
+    The samples are an axis of the first input. If there are several axes, a later operator tells
+    which one is the batch.
     """
     first, axes = "", tuple[int, ...]()
     for event in recording.everywhere(0.0, step.end):
@@ -114,9 +115,9 @@ def _batch(recording: KinetoProcess, step: RecordedStep) -> tuple[int, str]:
 
 
 def _axes(event: KinetoEvent) -> tuple[int, ...]:
-    """Return the sizes of an operator's input that may be the batch; (): it says nothing of it.
+    """Return the sizes of an operator's input that may be the batch; (): none can be told.
 
-    A recurrent operator's state has (layers, batch, hidden), whatever the axes of its input.
+    A recurrent operator's state is (layers, batch, hidden) for any order of its input's axes.
     """
     x, y = (*event.shapes, (), ())[:2]
     if event.name in RECURRENT:
@@ -126,7 +127,7 @@ def _axes(event: KinetoEvent) -> tuple[int, ...]:
     if event.name.startswith(CONVOLUTIONS):
         return x[:1] if len(x) == len(y) else ()
     if event.name.startswith(EMBEDDING):
-        return y if len(y) > 1 else ()  # of one axis are positions, too
+        return y if len(y) > 1 else ()  # an input with one axis may hold positions
     return x[:-1] if event.name == LINEAR else ()
 
 

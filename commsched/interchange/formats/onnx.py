@@ -1,4 +1,4 @@
-"""An ONNX model: its graph, with the work of each node, priced later on a machine's device."""
+"""Import of an ONNX model: the graph with the work of each node, priced later for a device."""
 
 import importlib.util
 from collections.abc import Iterator, Sequence
@@ -36,21 +36,23 @@ NOTE = (
 
 
 def recognises(content: Content) -> bool:
-    """Tell whether it may be a model: its version, then another field."""
+    """Tell whether a file may be an ONNX model: its version, then another field."""
     head = content.data[:3]
     return len(head) == 3 and head[0] == 8 and head[1] < 32 and head[2] in TAGS
 
 
 @dataclass
 class _Graph:
-    """What is known of the values of a graph, and the layers so far."""
+    """The known facts of a graph's values, and the layers made so far."""
 
     shapes: dict[str, Shape]
     widths: dict[str, int]  # B per element
     weights: dict[str, str]  # value -> the initialiser that it is a view of
-    dtypes: dict[str, str]  # of initialisers that are floats, or become floats
+    dtypes: dict[str, str]  # initialiser that is float or becomes float -> type
     parts: dict[str, set[str]] = field(default_factory=dict)  # constant -> what it is computed from
-    sources: dict[str, tuple[str, ...]] = field(default_factory=dict)  # value -> layers it is from
+    sources: dict[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # value -> its layers
     layers: list[Layer] = field(default_factory=list)
     fixed: list[float] = field(default_factory=list)  # B of constants that each layer reads
     names: set[str] = field(default_factory=set)
@@ -62,7 +64,7 @@ class _Graph:
 
 
 def read(content: Content, options: Options) -> Imported:
-    """Make a layer of each node that computes, with its parameters; views join their input."""
+    """Make a layer of each computing node with its parameters; a view belongs to its input."""
     model = _inferred(content, options)
     graph = model.graph
     if len(graph.node) > NODES:
@@ -113,7 +115,7 @@ def _inferred(content: Content, options: Options) -> Any:
 
 
 def _names(model: Any) -> Iterator[object]:
-    """Yield all names; protobuf gives bytes for those that are no text."""
+    """Yield all names in the model; protobuf returns bytes for a name that is not UTF-8."""
     graph = model.graph
     yield from (model.producer_name, model.producer_version)
     for value in (*graph.input, *graph.output, *graph.value_info):
@@ -127,7 +129,7 @@ def _names(model: Any) -> Iterator[object]:
 
 
 def _set_sizes(graph: Any, options: Options, where: str) -> None:
-    """Give axes that only have names their sizes."""
+    """Set the sizes of axes that only have a name."""
     constant, second = {one.name for one in graph.initializer}, _sequence_first(graph)
     sizes, named = dict(options.sizes), list[str]()
     for value in graph.input:
@@ -191,7 +193,7 @@ def _known(graph: Any) -> _Graph:
 
 
 def _add(found: _Graph, node: Any, number: int, where: str) -> None:
-    """Add a node to the layers, if it depends on an input of the model."""
+    """Add a layer for a node that depends on an input of the model."""
     inputs, outputs = list(_read(node)), [name for name in node.output if name]
     active = [name for name in inputs if name in found.sources]
     if not active or node.op_type in STATIC:
@@ -220,7 +222,7 @@ def _add(found: _Graph, node: Any, number: int, where: str) -> None:
 
 
 def _add_constant(found: _Graph, node: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    """Take a constant for a view of its only float, or of what it quantises; else for its own."""
+    """Record a constant as a view of its only float input or of what it quantises, else as new."""
     roots = list(dict.fromkeys(found.weights[name] for name in inputs if name in found.weights))
     floats = [root for root in roots if root in found.dtypes]
     seen = roots[:1] if node.op_type in QUANTISED else floats
@@ -245,7 +247,7 @@ def _layer(found: _Graph, node: Any, number: int, before: tuple[str, ...], shape
     attributes = {a.name: a.i if a.type == 2 else a.s for a in node.attribute}  # INT: 2
     work = flops(node.op_type, shapes, shape, attributes)
     made = sum(found.nbytes(name) for name in node.output if name)
-    gathers = node.op_type == "Gather"  # of the table only the rows that are read
+    gathers = node.op_type == "Gather"  # moves only the rows that it reads
     operands = [name for name in list(node.input)[gathers:] if name]
     moved = made * (1 + gathers) + sum(map(found.nbytes, operands))
     found.fixed.append(sum(found.nbytes(name) for name in operands if name in found.weights))
@@ -267,7 +269,7 @@ def _layer(found: _Graph, node: Any, number: int, before: tuple[str, ...], shape
 
 
 def _parameters(found: _Graph, node: Any) -> Iterator[Tensor]:
-    """Yield the parameters that no node before has; in arithmetic one number is a constant."""
+    """Yield the parameters that no earlier node owns; a scalar in arithmetic is a constant."""
     for place in PARAMETERS.get(node.op_type, ()):
         value = node.input[place] if place < len(node.input) else ""
         root = found.weights.get(value, "")
@@ -280,7 +282,7 @@ def _parameters(found: _Graph, node: Any) -> Iterator[Tensor]:
 
 
 def _batch(graph: Any, found: _Graph) -> int:
-    """Return the batch of the first input that is no parameter: its first axis, or its second."""
+    """Return the batch: axis 0, or axis 1, of the first input that is not a parameter."""
     names = [one.name for one in graph.input if one.name in found.sources]
     second = _sequence_first(graph)
     sizes = (found.shapes.get(name, ())[name in second :] for name in names)
@@ -302,7 +304,7 @@ def _times(layer: Layer, factor: float, fixed: float) -> Layer:
 
 
 def _notes(found: _Graph, net: Net) -> Iterator[str]:
-    """Say what the graph does not."""
+    """Return notes on what the graph does not tell."""
     trained, more = set[str](), set(found.taken)
     while more:
         trained |= more
@@ -315,12 +317,12 @@ def _notes(found: _Graph, net: Net) -> Iterator[str]:
             " running means of BatchNorm"
         )
     names = [layer.name.rpartition("/")[2] for layer in net.layers if layer.tensors]
-    if any(name.startswith("Gather") for name in names):  # PyTorch's are paths
+    if any(name.startswith("Gather") for name in names):  # PyTorch's names are paths
         yield "gradients of embeddings are taken as dense; state their sparsity in the net file"
 
 
 def _plain(text: str) -> str:
-    """Return a name that can be printed."""
+    """Return a name with only printable characters."""
     return "".join(c if c.isprintable() else "?" for c in text)[:190] or "unnamed"
 
 
