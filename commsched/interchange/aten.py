@@ -46,9 +46,7 @@ def flops(name: str, inputs: Sequence[Shape], output: Shape = (), stated: Any = 
     if "_scaled_dot_product" in name and "attention" in name:
         backward = name.endswith("backward")
         query, key = (*inputs[backward : backward + 2], (), ())[:2]
-        if (
-            len(query) == len(key) == 4
-        ):  # products: 2 forward; 4 backward and 1 recomputed
+        if len(query) == len(key) == 4:  # products: 2 forward; 4 backward and 1 recomputed
             return (5 if backward else 2) * 2.0 * prod(query) * key[2]
     return 0.0
 

@@ -133,9 +133,7 @@ def _columns(lines: list[str]) -> tuple[str, ...]:
     """Return a column name for each word of a row, from the column of the time on."""
     heads = (line.split() for line in lines if HEADER.match(line))
     names = [name for name in next(heads, COLUMNS) if name not in BEFORE]
-    return tuple(
-        name for name in names for _ in range(1 + (name == "timestamp"))
-    )  # it is 2 words
+    return tuple(name for name in names for _ in range(1 + (name == "timestamp")))  # it is 2 words
 
 
 def _cells(columns: Sequence[str], words: Sequence[str]) -> dict[str, list[str]]:

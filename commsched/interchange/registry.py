@@ -16,9 +16,7 @@ class Options:
 
     name: str
     batch: int | None = None  # samples per rank; None: as the file says
-    sizes: Mapping[str, int] = field(
-        default_factory=dict
-    )  # axis named in the file -> size
+    sizes: Mapping[str, int] = field(default_factory=dict)  # axis named in the file -> size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""The laboratory: measures this project and the papers. Nothing below imports it."""
+"""The laboratory: measurements of this project and of the papers. Only `cli` imports it."""

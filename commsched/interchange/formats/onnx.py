@@ -50,9 +50,7 @@ class _Graph:
     weights: dict[str, str]  # value -> the initialiser that it is a view of
     dtypes: dict[str, str]  # initialiser that is float or becomes float -> type
     parts: dict[str, set[str]] = field(default_factory=dict)  # constant -> what it is computed from
-    sources: dict[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # value -> its layers
+    sources: dict[str, tuple[str, ...]] = field(default_factory=dict)  # value -> its layers
     layers: list[Layer] = field(default_factory=list)
     fixed: list[float] = field(default_factory=list)  # B of constants that each layer reads
     names: set[str] = field(default_factory=set)

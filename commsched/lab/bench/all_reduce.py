@@ -1,4 +1,4 @@
-"""Benchmark all-reduces under mpiexec: MPI's and ours by size, in turn."""
+"""Benchmark of all-reduces under mpiexec: MPI's and ours in turns, by size."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -32,13 +32,13 @@ from commsched.units import nbytes as size
 SIZES = tuple(2**k for k in range(10, 27, 2))  # 1 KB to 64 MB
 COLLECTIVES = ("ring", "doubling", "halving-doubling", "tree", "direct", "hierarchical", "native")
 SECONDS = 1.0  # time spent on one size
-ROUNDS = 5  # that every size has at least
-HOT = 2e-3  # s of exchanges that follow each other at once, in every round
-MOST = 50  # of them
+ROUNDS = 5  # least number for every size
+HOT = 2e-3  # s of back-to-back exchanges in every round
+MOST = 50  # back-to-back exchanges in a round
 
 
 class AllReduceTiming(NamedTuple):
-    """Seconds of all-reduces of one size, each begun from sleep or right after another one."""
+    """Seconds of all-reduces of one size, from sleep (`mpi`, `ours`) or back to back (hot)."""
 
     nbytes: int
     mpi: float  # MPI's blocking all-reduce, from sleep
@@ -48,17 +48,17 @@ class AllReduceTiming(NamedTuple):
 
     @property
     def best(self) -> float:
-        """Our fastest from sleep, as a share of MPI's."""
+        """The seconds of our fastest all-reduce from sleep, over those of MPI's."""
         return min(self.ours.values()) / self.mpi
 
     @property
     def best_hot(self) -> float:
-        """Our fastest of those that follow each other, as a share of MPI's."""
+        """The seconds of our fastest back-to-back all-reduce, over those of MPI's."""
         return min(self.ours_hot.values()) / self.mpi_hot
 
 
 def all_reduce(timeout: float, device: str = "cpu") -> tuple[list[AllReduceTiming], int] | None:
-    """Return all cells and the number of ranks, on rank 0; MPI's own sums are in host memory."""
+    """Return all timings and the number of ranks, on rank 0; MPI's own sums use host memory."""
     check_device(device)
     with together(timeout) as (comm, dog):
         dog.stage("finding the device")
@@ -99,9 +99,9 @@ def _cells(comm: MPI.Intracomm, dog: Watchdog, place: Placement) -> Iterator[All
 def _in_turn(
     comm: MPI.Intracomm, dog: Watchdog, works: dict[str, Callable[[], None]]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Median s of each work on the slowest rank: from sleep, and right after itself.
+    """Return the median s of each callable on the slowest rank: from sleep, and back to back.
 
-    All take turns, so that what else the machine does meets them alike.
+    All callables take turns, so that other load on the machine affects them equally.
     """
     slept: dict[str, list[float]] = {name: [] for name in works}
     hot: dict[str, list[float]] = {name: [] for name in works}
@@ -129,7 +129,7 @@ def _medians(rows: dict[str, list[float]], comm: MPI.Intracomm) -> dict[str, flo
 
 
 def seconds_of(work: Callable[[], None], times: int = 1) -> float:
-    """Seconds of one of several works that follow each other."""
+    """Return the mean seconds of a call that is repeated back to back."""
     start = now()
     for _ in range(times):
         work()
@@ -137,7 +137,7 @@ def seconds_of(work: Callable[[], None], times: int = 1) -> float:
 
 
 class OurAllReduce:
-    """One all-reduce of ours, in place; a call does it once more."""
+    """One all-reduce of ours, in place; each call runs it again."""
 
     def __init__(self, comm: MPI.Intracomm, name: str, values: Array, place: Placement) -> None:
         self._schedule = route(name, agree.group_of(comm))
@@ -159,6 +159,6 @@ class OurAllReduce:
         self._place.device.mark().wait()
 
     def free(self) -> None:
-        """Give its requests back to MPI."""
+        """Free the MPI requests."""
         if self._again is not None:
             self._again.free()

@@ -1,4 +1,4 @@
-"""Benchmark codecs on one core against a memory copy that is timed in the same turns."""
+"""Benchmark of codecs on one core against a memory copy that is timed in the same turns."""
 
 import itertools
 import time
@@ -44,7 +44,7 @@ class Timing(NamedTuple):
 
     @classmethod
     def of(cls, seconds: Floats) -> "Timing":
-        """Summarise repeats, (n,) s; the first one, which warms up, is left out."""
+        """Summarise repeats, (n,) s, without the first one, which warms up."""
         counted = seconds[1:]
         return cls(float(np.median(counted)), float(counted.min()), float(counted.max()))
 
@@ -55,8 +55,8 @@ class CodecRow(NamedTuple):
     codec: str
     numel: int
     device: str
-    encode: Timing  # or the whole partition or sum
-    add: Timing | None  # None: this codec has no such operation
+    encode: Timing  # to encode; or to do the whole partition or sum
+    add: Timing | None  # None: the codec is not addable
     decode: Timing | None
     nbytes: int  # on the wire
     copy: Timing  # of the gradient in memory, repeat for repeat
@@ -88,7 +88,7 @@ def row(name: str, numel: int, repeats: int) -> CodecRow:
 
 
 def gigabytes(timing: Timing | None, numel: int) -> float | None:
-    """GB of gradient per second, from the median."""
+    """Return GB of gradient per second, from the median."""
     return None if timing is None else 4e-9 * numel / timing.median
 
 

@@ -1,4 +1,4 @@
-"""Benchmark messages between a device and MPI, and copies to pinned memory of the host."""
+"""Benchmark of messages between a device and MPI, and of copies to pinned memory of the host."""
 
 from typing import NamedTuple
 
@@ -27,8 +27,8 @@ class BufferSeconds(NamedTuple):
     nbytes: int
     copy: float  # to pinned memory, by one rank alone
     staged: float  # a message from rank to rank through pinned memory
-    hosted: float  # a message between arrays of the host, which neither path can beat by much
-    pointed: float | None  # by pointers; None where MPI does not take them
+    hosted: float  # a message between host arrays: about the limit of both paths
+    pointed: float | None  # a message by device pointers; None: MPI does not take them
 
     @property
     def of_copy(self) -> float:
@@ -42,7 +42,7 @@ class BufferSeconds(NamedTuple):
 
 
 def buffers(timeout: float, device: str) -> BufferSeconds | None:
-    """Measure between the first two ranks; the result on rank 0."""
+    """Measure messages between the first two ranks; return the result on rank 0."""
     check_device(device)
     with together(timeout) as (comm, dog):
         dog.stage("finding the device")
@@ -67,7 +67,7 @@ def measured(comm: MPI.Intracomm, place: Placement, nbytes: int, budget: float) 
 
 
 def _copied(place: Placement, values: Array, budget: float) -> float:
-    """Median s of a copy to pinned memory."""
+    """Return the median s of a copy to pinned memory."""
     there = place.device.host(values.nbytes)
     return median_seconds(
         MPI.COMM_SELF, budget, lambda: place.device.copy_out(values, there).wait()
@@ -75,7 +75,7 @@ def _copied(place: Placement, values: Array, budget: float) -> float:
 
 
 def _sent(comm: MPI.Intracomm, place: Placement, way: Path, values: Array, budget: float) -> float:
-    """Median s of a message from rank 0 to rank 1, until it has arrived."""
+    """Return the median s of a message from rank 0 until its arrival at rank 1."""
 
     def work() -> None:
         lane, pacer = way.lane(comm, 1), Pacer()

@@ -1,6 +1,6 @@
-"""Compare codecs on a GPU with a copy: the fewest bytes that a codec must move, per second.
+"""Benchmark of codecs on a GPU against a copy: a codec's fewest bytes to move, per second.
 
-The copy is between arrays on the device, in the same turns, and moves every byte twice.
+The copy is between arrays on the device in the same turns; it reads and writes every byte.
 """
 
 from collections.abc import Callable
@@ -53,11 +53,11 @@ class GpuWork(NamedTuple):
 
 
 class GpuRow(NamedTuple):
-    """What one codec took for a gradient of `numel` float32 on the GPU."""
+    """Times and memory of one codec for a gradient of `numel` float32 on the GPU."""
 
     codec: str
     numel: int
-    fewest: int  # B that it must read and write
+    fewest: int  # B that the codec must read and write
     seconds: Timing
     copy: Timing  # of the gradient, repeat for repeat
     extra: int  # B on the device beside gradient and state, at the peak
@@ -65,7 +65,7 @@ class GpuRow(NamedTuple):
 
     @property
     def of_copy(self) -> float:
-        """Bytes per second over those of the copy, from medians."""
+        """The codec's bytes per second over those of the copy, from medians."""
         return self.fewest / self.seconds.median / (8 * self.numel / self.copy.median)
 
 
@@ -95,7 +95,7 @@ def row(name: str, numel: int, repeats: int) -> GpuRow:
 
 
 def made(name: str, numel: int, module: Any) -> GpuWork:
-    """Return the work with this name, on arrays of the module."""
+    """Return the named work, on arrays of the array module."""
     if name == PARTITION:
         return _partition(numel, module)
     if name == GATHER:

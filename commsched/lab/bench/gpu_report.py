@@ -1,4 +1,4 @@
-"""Write all GPU measurements into one document, with the bar for each."""
+"""The report of all GPU measurements in one document, with the bar of each."""
 
 import importlib.metadata
 import time
@@ -42,11 +42,11 @@ class GpuBar(NamedTuple):
     what: str
     value: float
     bar: float
-    least: bool  # the bar is the least that it may be, not the most
+    least: bool  # True: `bar` is a lower limit; False: an upper one
 
     @property
     def met(self) -> bool:
-        """Whether it holds."""
+        """Whether the value keeps the bar."""
         return self.value >= self.bar if self.least else self.value <= self.bar
 
 
@@ -102,7 +102,7 @@ def codec_rows(options: GpuReportOptions, say: Say) -> list[Document]:
 
 
 def messages(folder: Path, over: str, options: Sequence[str]) -> Document:
-    """Measure messages between two ranks; over: name of what mpiexec's options choose."""
+    """Measure messages between two ranks; over: name of the transport set by mpiexec's options."""
     path = folder / f"messages{over.lower()}.json"
     command = ("bench", "buffers", "--device", "cuda", "-o", str(path))
     job.commsched(2, command, LIMIT, quiet=True, options=options)
@@ -111,7 +111,7 @@ def messages(folder: Path, over: str, options: Sequence[str]) -> Document:
 
 
 def _steps(folder: Path, lanes: int, options: GpuReportOptions, say: Say) -> list[Document]:
-    """Predicted and measured steps of ranks that share the GPUs."""
+    """Return predicted and measured steps of ranks that share the GPUs."""
     nets = NETS[:1] if options.quick else NETS
     wanted = ValidationRequest(
         parts=[
@@ -156,7 +156,7 @@ def asked(found: Mapping[str, Any]) -> list[GpuBar]:
 
 
 def versions() -> dict[str, str]:
-    """The GPU, its driver, and the libraries."""
+    """Return the names and versions of the GPU, its driver, and the libraries."""
     from commsched.kernels.cuda import timing
 
     names = ("mpi4py", "libucx-cu13", "nvidia-nccl-cu13")
@@ -179,7 +179,7 @@ def read(path: Path) -> Document:
 
 
 def lines(found: Mapping[str, Any]) -> Sequence[str]:
-    """The bars, met or missed, and what failed."""
+    """Return a line for each bar, met or missed, and for each failed part."""
     told = [
         f"{'met   ' if bar['met'] else 'MISSED'} {bar['what']}: {bar['value']:.4g}"
         f" ({'at least' if bar['least'] else 'at most'} {bar['bar']:g})"

@@ -14,7 +14,7 @@ from commsched.planner.search.shortlist import Shortlist
 from commsched.planner.space import MethodChoice, bucket
 
 INSTANCES = 300
-MOST = 1.02  # largest allowed iteration of our search alone, as a multiple of the optimum
+MOST = 1.02  # largest allowed iteration of our search without exact solving, over the optimum
 METHODS = ("ring+dense", "doubling+dense", "doubling+fp16", "all-gather+coo", "tree+dense")
 SLOW = CodecRate(encode=1e-9, add=1e-9, decode=1e-9, fixed=1e-5, source="drawn")
 DEVICE = Device(
@@ -28,7 +28,7 @@ DEVICE = Device(
 
 
 def instance(seed: int) -> Problem:
-    """At most 8 tensors and 4 methods on a machine of random speeds; layers take 0 to 3 ms."""
+    """Draw at most 8 tensors and 4 methods on a machine of random speeds; layers take 0 to 3 ms."""
     rng = np.random.default_rng(seed)
     layers = []
     for i in range(rng.integers(1, 9)):

@@ -1,4 +1,4 @@
-"""Benchmark the planner's speed, and compare its plans with the baselines' and the bound."""
+"""Benchmark of the planner: its speed, and its plans against the baselines' and the bound."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -57,7 +57,7 @@ def _request(net: str, machine: str, nodes: int) -> Request:
 
 
 def _speed(net: str, machine: str, nodes: int, bars: tuple[str, str]) -> Iterator[BenchRow]:
-    """First plan and converged plan: the least of three, and one."""
+    """Time the first plan (least of three runs) and the converged plan (one run)."""
     request = _request(net, machine, nodes)
     what = f"{len(request.net.tensors)} tensors ({net}), {request.machine.size} ranks"
     begin, first = 0.0, np.inf
@@ -79,7 +79,7 @@ def _speed(net: str, machine: str, nodes: int, bars: tuple[str, str]) -> Iterato
 
 
 def _evaluations(net: str, machine: str, nodes: int) -> BenchRow:
-    """Candidates with a launch per tensor, each with methods of its own."""
+    """Time the evaluation of candidates with a launch per tensor and methods of their own."""
     problem = Problem(_request(net, machine, nodes))
     methods = problem.prices.plain
     choices = [MethodChoice(made, method) for made in problem.tensors for method in methods]

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class BenchRow(NamedTuple):
-    """What was measured, its seconds, the rate or ratio, and the requirement."""
+    """A benchmark's result: the measured thing, its seconds, the rate or ratio, the requirement."""
 
     what: str
     seconds: float | None  # None: of several measurements, such as a mean of ratios

@@ -1,4 +1,4 @@
-"""Benchmark the runtime: its latency, its processor time, and what it leaves to computing."""
+"""Benchmark of the runtime: latency, processor time, and its effect on compute beside it."""
 
 import tempfile
 import time
@@ -31,16 +31,16 @@ from commsched.timeline.model import Timeline
 from commsched.units import nbytes as size
 
 BUCKETS, SMALL = 500, 4096  # exchanges of a step, and their bytes
-LARGE = 32 * 10**6  # B of the exchange that computing goes on beside
+LARGE = 32 * 10**6  # B of the exchange that runs under compute
 STEPS = 8
-SHORT, OFTEN = 16384, 60  # B of an exchange that is waited for while computing, and its steps
+SHORT, OFTEN = 16384, 60  # B and steps of an exchange beside computing
 BUSY = 5e-3  # s of computing beside an exchange, at least
 ALONE = 0.15  # s that an exchange is timed alone
 MATRIX = 256  # rows of the matrices that are multiplied
 
 
 class Hidden(NamedTuple):
-    """How much of an exchange passed under emulated compute."""
+    """The share of an exchange that emulated compute hid, and the processor time it took."""
 
     ranks: int
     exchange: float  # s, median
@@ -101,7 +101,7 @@ def _plan(ranks: int, sizes: Sequence[int], method: str, seconds: float) -> Plan
 
 
 def _exchanges(timeline: Timeline) -> Floats:
-    """Seconds of the exchanges of the first tensor: (ranks, steps)."""
+    """Return the seconds of the exchanges of the first tensor: (ranks, steps)."""
     chosen = np.array([name == "t0/exchange" for name in timeline.names])[timeline.name]
     order = np.lexsort((timeline.step[chosen], timeline.rank[chosen]))
     lasted: Floats = (timeline.end - timeline.start)[chosen][order]
@@ -109,13 +109,13 @@ def _exchanges(timeline: Timeline) -> Floats:
 
 
 def rows(parts: Sequence[str], timeout: float) -> Iterator[BenchRow]:
-    """Measure parts, of PARTS, under mpiexec; rank 0 gets the rows, the others none."""
+    """Measure some of PARTS under mpiexec; rank 0 gets the rows, other ranks an empty list."""
     for part in parts:
         yield from PARTS[part](timeout)
 
 
 def _latency(timeout: float) -> Iterator[BenchRow]:
-    """Measure the best of our all-reduces beside MPI's."""
+    """Compare the best of our all-reduces with MPI's."""
     found = all_reduce(timeout)
     for cell in found[0] if found else ():
         for how, best, mpi in (
@@ -128,7 +128,7 @@ def _latency(timeout: float) -> Iterator[BenchRow]:
 
 
 def _hidden(timeout: float) -> Iterator[BenchRow]:
-    """Measure how much of a core an exchange under compute takes."""
+    """Measure the share of a core that an exchange under compute takes."""
     found = overlap(timeout)
     if found is not None:
         result = f"{found.polling:.1%} of a core, {found.share:.1%} of it hidden"
@@ -136,7 +136,7 @@ def _hidden(timeout: float) -> Iterator[BenchRow]:
 
 
 def _small(timeout: float) -> Iterator[BenchRow]:
-    """Measure the processor time of small exchanges that are all ready at once."""
+    """Measure the processor time of small exchanges that all become ready at once."""
     with together(timeout) as (comm, _):
         plan = _plan(comm.size, [SMALL // 4] * BUCKETS, "doubling+dense", 1e-3)
         plan = replace(plan, params={"together": SMALL})

@@ -1,4 +1,4 @@
-"""Benchmark the speed and memory of pricing and simulation."""
+"""Benchmark of the speed and memory of pricing and simulation."""
 
 import resource
 import time
@@ -59,7 +59,7 @@ def _one_ring(ranks: int) -> BenchRow:
 
 
 def _played(machine: Machine, rings: int) -> tuple[float, int]:
-    """Return the seconds in which rings one after the other are priced, and their moves."""
+    """Price consecutive rings; return the seconds spent and the number of moves."""
     group = machine.everyone
     schedule = route("ring", group)
     payload = Payload.reducing(schedule, CODECS["dense"], BucketSpec.uniform(NUMEL))
@@ -73,7 +73,7 @@ def _played(machine: Machine, rings: int) -> tuple[float, int]:
 
 
 def _simulated(plan: Plan, times: int = 1) -> tuple[float, Prediction]:
-    """Simulate a step some times; return the least seconds that it took, and the last result."""
+    """Simulate a step `times` times; return the least seconds of a run, and the last result."""
     least = np.inf
     for _ in range(times):
         begin = time.perf_counter()

@@ -1,6 +1,6 @@
-"""`bench simulators`: other simulators' times of our exports, beside our own predictions.
+"""`bench simulators`: other simulators' times for our exports, beside our own predictions.
 
-The programs are built by their own instructions; each is told the links of one machine.
+The user builds the programs; each gets the links of one machine.
 """
 
 import json
@@ -32,7 +32,7 @@ LAYERS, NUMEL = 4, 2**22  # layers of a net, and float32 elements of each: 16.8 
 BUCKETS = {"one bucket": 1e12, "a bucket per layer": 1.0}  # B
 LIMIT = 600.0  # s of one simulation
 GIBI = 2**30  # B that ASTRA-sim's analytical network counts as a GB
-COLLECTIVE = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")  # unused, but asked for
+COLLECTIVE = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")  # ASTRA-sim's keys
 SYSTEM = {
     "scheduling-policy": "FIFO",
     "endpoint-delay": 0,
@@ -48,7 +48,7 @@ Runs = Callable[[Sequence[Sequence[Task]], Path], float]  # tasks of ranks, fold
 
 
 def rows(astra_sim: Path | None, loggopsim: Path | None) -> Iterator[BenchRow]:
-    """Simulate every dense all-reduce with the programs that were given."""
+    """Simulate every dense all-reduce with the programs that the user has given."""
     peers: dict[str, tuple[Runs, float]] = {}
     if astra_sim is not None:
         peers["ASTRA-sim"] = (lambda made, folder: _astra(astra_sim, made, folder), BAR_ASTRA)
@@ -67,7 +67,7 @@ def rows(astra_sim: Path | None, loggopsim: Path | None) -> Iterator[BenchRow]:
 
 
 def plans() -> Iterator[tuple[str, Plan]]:
-    """Yield plans of every dense all-reduce, with the net's gradients together and apart."""
+    """Yield plans of every dense all-reduce: gradients in one bucket, and a bucket per layer."""
     request = Request(net=_net(), machine=_machine())
     for method in legal_methods(request.machine.everyone):
         if isinstance(method, Pair) and method.codec.name == "dense":
@@ -80,7 +80,7 @@ def _plan(request: Request, method: str, limit: float) -> Plan:
 
 
 def _machine() -> Machine:
-    """Return nodes whose ranks have one rate inside and between, as the others' networks do."""
+    """Return nodes with equal rates inside and between, as the networks of both programs have."""
     return Machine(
         name="flat",
         node_of_rank=placement(NODES, LANES),
@@ -109,7 +109,7 @@ def _net() -> Net:
 
 
 def _astra(program: Path, made: Sequence[Sequence[Task]], folder: Path) -> float:
-    """Let ASTRA-sim's analytical network run the traces; return the s of the last rank."""
+    """Run the traces on ASTRA-sim's analytical network; return the s of the last rank."""
     export = EXPORTS["chakra"]
     export.check()
     export.write(made, folder, "plan")
@@ -131,7 +131,7 @@ def _astra(program: Path, made: Sequence[Sequence[Task]], folder: Path) -> float
 
 
 def _loggops(program: Path, made: Sequence[Sequence[Task]], folder: Path) -> float:
-    """Let LogGOPSim run the text, without rendezvous; return the s of the last rank."""
+    """Run the GOAL text on LogGOPSim without rendezvous; return the s of the last rank."""
     (text,) = EXPORTS["goal"].write(made, folder, "plan")
     binary = folder / "plan.bin"
     _output([str(program.with_name("txt2bin")), "-i", str(text), "-o", str(binary)], folder)
@@ -157,7 +157,7 @@ def _last(words: list[str], folder: Path, line: re.Pattern[str]) -> float:
 
 def _output(words: list[str], folder: Path) -> str:
     try:
-        done = subprocess.run(  # ASTRA-sim leaves a folder of logs where it runs
+        done = subprocess.run(  # ASTRA-sim writes logs to its working folder
             words, cwd=folder, capture_output=True, text=True, timeout=LIMIT, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:

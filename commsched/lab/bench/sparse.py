@@ -1,4 +1,4 @@
-"""`bench sparse`: methods that sum sparse gradients, from lists to lists, under mpiexec."""
+"""`bench sparse`: methods that sum sparse gradients, given and returned as lists, under mpiexec."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -57,10 +57,10 @@ class SparseCell(NamedTuple):
     method: str
     seconds: float  # from each rank's list to the list of the sum on every rank
     least: float  # s of the fastest repeat
-    most: float  # s of the slowest
+    most: float  # s of the slowest repeat
     dense_seconds: float  # from each rank's (numel,) gradient to the sum in its place
     wire: float  # B that enter the busiest link
-    mpi_seconds: float  # MPI_Allreduce of a dense gradient in the same run
+    mpi_seconds: float  # MPI_Allreduce of the dense gradient in the same run
     floor: float  # the fewest B that must enter the busiest link
     rate: float  # B/s that enter a link, measured in the same run; 0: ranks share no link
     floor_seconds: float

@@ -1,4 +1,4 @@
-"""Sparse gradients for benchmarks: even, Zipf rows, rows of real text, a net's top-k."""
+"""Sparse gradients for benchmarks: even supports, Zipf rows, rows of real text, a net's top-k."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -71,15 +71,15 @@ def _drawn(law: Sparsity, numel: int, rank: int) -> Support:
 
 
 def entropy(share: float) -> float:
-    """Return the bits per row that say which rows are hit, for an evenly spread `share`."""
+    """Return the entropy in bits per row of which rows are hit, for an evenly spread `share`."""
     return -sum(float(p * np.log2(p)) for p in (share, 1 - share) if p > 0)
 
 
 def _text(numel: int, density: float, rank: int) -> Support:
-    """Take the rows of a table of all words of CPython's manual that a stretch of it contains.
+    """Take the rows that a stretch of CPython's manual hits in a table of all words of the manual.
 
-    Rank r reads from word r / 64 of the text on until it has hit `density` of the rows; rows are
-    in order of frequency.
+    Rank r reads the text from its fraction r / 64 on until it has hit `density` of the rows; rows
+    are in order of frequency.
     """
     words = text.words()
     rows = int(words.max()) + 1

@@ -1,1 +1,1 @@
-"""What strategies and codecs learn: cases, trainings, step times and the table."""
+"""The convergence study of strategies and codecs: cases, trainings, step times and the table."""

@@ -55,7 +55,7 @@ RATIOS = {
         of=UNPRUNED,
     ),
 }
-# Table -> further ratios at which its cases, and dense sums, are timed.
+# Table -> further ratios at which its cases, and the dense case, are timed.
 OWN = {"digits": ("daso",), "text": ("zen",), "bigrams": ("zen",)}
 
 
@@ -101,10 +101,10 @@ INSTEAD = {
     "ok-topk:0.01": "ok-topk:0.03125",
     "randomk:0.01": "randomk:0.03125",
 }
-# Besides the listed ones. 1/32 of the values with indices has as many bytes as
-# fft:0.15, a quarter of a byte per value.
+# Forms besides the registered ones. topk:1/32 with indices has as many bytes as fft:0.15: a
+# quarter of a byte per value.
 MORE = ("topk:0.03125", "topk:0.03125:forget", "fft:0.15:forget", "sign:sum")
-SKIPS = (0, 1, 8)  # of DASO, besides its 4
+SKIPS = (0, 1, 8)  # batches between DASO's sums, besides its default of 4
 WARM_UP = 66  # steps at most before early-bird masks: three epochs of the digits
 OWN_MOMENTUM = ("dgc",)  # codecs that replace the optimiser's momentum
 
@@ -134,7 +134,7 @@ def _every(table: str) -> Iterator[Case]:
 
 
 def _coded(stages: int) -> Iterator[Case]:
-    """Yield a pipeline with messages as they are, and with every codec that they may have."""
+    """Yield a pipeline with dense messages, and with every codec that its messages may have."""
     for codec in (AS_THEY_ARE, *NAMES):
         yield Case(
             name=f"1f1b-{codec}",
@@ -162,13 +162,13 @@ def _flat(table: str) -> Iterator[Case]:
         forced = {looked_up: "zen"}
         both = ("fft", "zen")
         yield Case(name="zen", family="sparse", method="ring+dense", force=forced, ratios=both)
-        # A codec that selects values in front of a sparse sum; what it leaves is kept.
+        # A codec that selects values before a sparse sum; feedback keeps the other values.
         forced = {looked_up: SELECTED}
         yield Case(name=SELECTED, family="sparse", method="ring+dense", force=forced)
     ratios = ("fft", "daso") if table == "digits" else ("fft",)
     for strategy in TRAINED:
         rule = STRATEGIES[strategy]
-        # What is exact learns what dense sums do: sync, zero1 to zero3, expert.
+        # Left out because exact strategies learn as dense sums do: sync, zero1 to zero3, expert.
         if not (rule.exact or isinstance(rule, PipelineStrategy)):
             own = ratios if strategy == "daso" else ("fft",)
             yield Case(name=strategy, family=strategy, strategy=strategy, ratios=own)
@@ -180,7 +180,7 @@ def _flat(table: str) -> Iterator[Case]:
 
 
 def _pipelines(net: CaseNet) -> Iterator[Case]:
-    """Yield strategies with stages; SAMO has replicas to sum over, so that it has exchanges."""
+    """Yield strategies with stages; SAMO gets replicas, so that its gradients are exchanged."""
     stages = net.stages
     deep: dict[str, Param] = {"stages": stages, "microbatches": 2 * stages}
     for name in ("gpipe", "1f1b"):
@@ -234,7 +234,7 @@ def plan_of(case: Case, net: CaseNet, hosts: int, lanes: int, scale: float = 1.0
 
     scale: factor on the elements of tensors and buckets.
     """
-    # Plans of the recorded trainings name no library, and no precision of the device's peak.
+    # Recorded plans name neither a library nor the precision of the device's peak.
     local = machine_file.load("localhost")
     local = replace(local, library="", device=replace(local.device, precision="float16"))
     machine = resized(local, hosts, lanes)
@@ -249,7 +249,7 @@ def plan_of(case: Case, net: CaseNet, hosts: int, lanes: int, scale: float = 1.0
     made = given(request, case.method) if case.method else make_plan(request, "ddp-25mb")
     later = {round(case.later * net.steps): case.then} if case.then else {}
     made = scheduled(made, later, case.refresh)
-    # The order of additions in the MPI's all-reduce depends on the MPI.
+    # The order of additions in MPI's own all-reduce depends on the MPI library.
     methods = ["ring+dense" if x.method == LIBRARY else x.method for x in made.launches]
     launches = tuple(
         replace(x, method=method, reason=None)
@@ -282,10 +282,10 @@ def parts_of(case: Case, ranks: int) -> int:
 
 
 def net_of(case: Case, net: CaseNet, ranks: int) -> Net:
-    """Return the net with the rows that real batches read, and seconds by the sizes of tensors.
+    """Return the net with densities of real batches, and with seconds by the sizes of tensors.
 
-    Forward takes 1 s per element that a batch touches, backward BACKWARD s; see `step_times`. Which
-    other gradients are zero depends on the last bits, and so on the machine: they count as dense.
+    Forward takes 1 s per element that a batch touches, backward BACKWARD s; see `step_times`. Only
+    looked-up tables count as sparse: other zeros depend on rounding, and so on the machine.
     """
     half = case.strategy == "samo"  # its messages are float16
     found = profile_net(NETS[net.name], net.batch // parts_of(case, ranks), half=half)

@@ -1,4 +1,4 @@
-"""The cosine between each layer's gradient from a local loss and from the loss of the whole net."""
+"""Cosines between each layer's gradient from a local loss and from the loss of the whole net."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,7 +32,7 @@ Cosines = dict[str, float]  # by layer
 def compare(wanted: ConvergenceRequest, folder: Path, say: Say) -> None:
     """Compare the gradients of all trained cases of strategy `local`; write the table after each.
 
-    Each case is trained once more with its rate, for each seed, on fold 0.
+    Each case is trained again at its rate, for each seed, on fold 0.
     """
     table = kept(wanted, folder)
     for case in chosen(wanted):
@@ -57,7 +57,7 @@ def compare(wanted: ConvergenceRequest, folder: Path, say: Say) -> None:
 def cosines_of(case: Case, wanted: ConvergenceRequest, seed: int, rate: float) -> list[Cosines]:
     """Train a case of strategy `local`; compare gradients before, and after each period.
 
-    The gradients are those of the mean loss of all samples to learn.
+    The gradients are those of the mean loss over all training samples.
     """
     net = TABLES[wanted.table]
     plan = replace(plan_of(case, net, wanted.hosts, wanted.lanes), seed=seed)
@@ -102,9 +102,9 @@ def cosine(one: Gradients, other: Gradients) -> float:
 def local_gradients(
     net: TrainableNet, plan: Plan, values: Mapping[str, Array], data: Data
 ) -> dict[str, Gradients]:
-    """Return the gradient that each layer follows: that of the losses which reach the layer.
+    """Return each layer's gradient from the local losses that reach the layer.
 
-    Losses are means over the samples to learn.
+    Losses are means over the training samples.
     """
     params = STRATEGIES[plan.strategy].settings(plan)
     chunks = [

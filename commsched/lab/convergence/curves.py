@@ -1,4 +1,4 @@
-"""Draw how cases depend on their learning rate, and their held-out loss over the steps."""
+"""Figures of the convergence tables: loss over the learning rate, held-out loss over the steps."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -34,11 +34,11 @@ ACROSS = 2  # panels in a row
 SPAN, SPAN_OF_TEXT = 3.2, 1.2  # largest drawn loss, over the least in its panel
 LEAST = 0.95  # end of the axis, over the least loss
 IN_COLUMN = 20  # cases in a column of the legend
-MANY = 200  # the largest rate over the least, from which on labels at 2 and 5 would overlap
+MANY = 200  # largest over least rate; beyond, labels at 2 and 5 would overlap
 
 
 def draw_rates(tables: Mapping[str, ConvergenceTable], path: Path) -> None:
-    """Draw the validation's loss over the rates that were tried; a dot is the rate chosen."""
+    """Draw the validation loss over the tried rates; a dot marks the chosen rate."""
     _panels(tables, path, _rates, "learning rate", "loss on validation data, nats")
 
 

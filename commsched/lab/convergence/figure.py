@@ -1,4 +1,4 @@
-"""Draw what the cases of the convergence table learnt over the bytes they sent, one panel a net."""
+"""The figure of the convergence tables: accuracy or loss over sent bytes, one panel per net."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,11 +31,11 @@ COLOURS = (
 )
 MARKERS = "os^Dv<>Pp*XhdH"
 LABEL = 6.5  # points
-LABEL_ROOM = 0.035  # of a panel's height: distance between labels side by side
-MARK, LETTER = 0.011, 0.0128  # of the panel: half a marker, and a letter of a label
+LABEL_ROOM = 0.035  # of a panel's height: distance between neighbouring labels
+MARK, LETTER = 0.011, 0.0128  # of a panel: half the width of a marker; width of a letter
 Box = tuple[float, float, float, float]  # left, bottom, right, top, shares of the panel
 ACROSS, LEGEND = 2, 1.6  # panels in a row; inches beside them
-# Largest drawn drop in accuracy, and rise in loss (nats); the label gives what is beyond.
+# Largest drawn drop in accuracy, and rise in loss (nats); a label states values beyond.
 FAR, WORSE = 0.04, 0.45
 
 
@@ -49,7 +49,7 @@ def draw(tables: Mapping[str, ConvergenceTable], path: Path) -> None:
         dict.fromkeys(family for table in tables.values() for family in families(table.cases))
     )
     columns, rows = min(len(tables), ACROSS), -(-len(tables) // ACROSS)
-    spare = columns * rows > len(tables)  # a panel that the legend can take
+    spare = columns * rows > len(tables)  # the legend fits into an empty panel
     beside = 0.0 if spare else LEGEND
     width = beside + 6.2 * columns
     with picture(path, (width, 5.4 * rows)) as figure:
@@ -71,7 +71,7 @@ def draw(tables: Mapping[str, ConvergenceTable], path: Path) -> None:
 
 
 def title_of(name: str, table: ConvergenceTable) -> str:
-    """Return what stands above a table's panel."""
+    """Return the title of a table's panel."""
     return f"{name}: {table.net}, {table.ranks} ranks, {table.steps} steps"
 
 
@@ -126,7 +126,7 @@ def _panel(axes: Axes, table: ConvergenceTable, known: Sequence[str]) -> None:
 
 
 def _worst(dense: Mean | None, by_loss: bool) -> tuple[float, float]:
-    """Return the lowest and highest value that is drawn at its place."""
+    """Return the lowest and highest value that is drawn inside the panel."""
     if dense is None:
         return -np.inf, np.inf
     return (-np.inf, dense.value + WORSE) if by_loss else (dense.value - FAR, np.inf)
@@ -181,7 +181,7 @@ def _places(x: float, y: float, letters: int) -> Iterator[Box]:
 
 
 def _free(box: Box, taken: Sequence[Box]) -> bool:
-    """Tell whether a box meets no other."""
+    """Tell whether a box overlaps no other."""
     return not any(
         box[0] < right and left < box[2] and box[1] < top and bottom < box[3]
         for left, bottom, right, top in taken

@@ -1,4 +1,4 @@
-"""What each case of the convergence tables costs in learning, for `plan --strategy auto`."""
+"""Losses in learning of each case of the convergence tables, for `plan --strategy auto`."""
 
 from collections.abc import Iterator, Mapping
 
@@ -11,15 +11,15 @@ from commsched.train.trials import Mean, mean
 
 HOSTS = 2  # of the recorded trainings
 SOURCE = "traces/convergence, written by `python plots/convergence.py`"
-DIGITS = 3  # that are written of a number
-NOISE = 12  # decimals of a point or of a per cent; smaller is what sums of floats leave of 0
+DIGITS = 3  # significant digits of a written number
+NOISE = 12  # decimals of a point or per cent; smaller values are rounding errors
 POINTS, SHARE = "points of accuracy", "% of the loss"
 
 
 def lessons_of(tables: Mapping[str, ConvergenceTable]) -> Lessons:
     """Return the lessons of some tables, by name.
 
-    Cases with a schedule of codecs have none, nor do cases of a single training.
+    Cases with a schedule of codecs and cases of a single training have no lesson.
     """
     return Lessons(
         source=SOURCE,
@@ -55,12 +55,12 @@ def _of_table(name: str, table: ConvergenceTable) -> Iterator[Lesson]:
 
 
 def _is_reference(case: Case) -> bool:
-    """Tell whether a case is dense sums, with whatever optimiser."""
+    """Tell whether a case uses dense sums, with any optimiser."""
     return case.strategy == "sync" and case.method == "ring+dense" and not case.force
 
 
 def _lost(table: ConvergenceTable, result: CaseResult, reference: CaseResult) -> Mean | None:
-    """Return what a case loses: points of accuracy, or per cent of the loss of a text."""
+    """Return the loss in learning of a case: points of accuracy, or per cent of a text's loss."""
     if not table.by_loss:
         compared = against(result, reference)
         if compared is None:

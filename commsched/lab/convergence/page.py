@@ -1,4 +1,4 @@
-"""What the convergence tables say, as tables of a page in Markdown."""
+"""The Markdown page of the convergence tables."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -16,7 +16,7 @@ from commsched.text_table import in_markdown
 from commsched.train.trials import mean
 from commsched.units import nbytes
 
-RATIO = "fft"  # of compute to exchanges, at which all timed cases were timed
+RATIO = "fft"  # name of the compute / exchange ratio at which all timed cases were timed
 HEAD = (
     "case",
     "rate",
@@ -57,7 +57,7 @@ def _promises(tables: Mapping[str, ConvergenceTable]) -> list[str]:
 
 
 def _verdict(target: Target, table: ConvergenceTable) -> str:
-    """Return a verdict; a bar that was missed at rates that were not tuned refutes nothing."""
+    """Return a verdict; a bar missed at rates that were not tuned refutes nothing."""
     if target.holds is None:
         return "undecided"
     if target.holds:
@@ -94,9 +94,9 @@ def _cosines(table: ConvergenceTable) -> list[str]:
 
 
 def _times(tables: Mapping[str, ConvergenceTable]) -> list[str]:
-    """Return a line for each table: trainings, those for rates, and hours of one core.
+    """Return a line for each table: trainings, trainings to choose rates, and hours of one core.
 
-    Records that are older than the count of seconds have none.
+    Older records hold no seconds.
     """
     rows = []
     for name, table in tables.items():
@@ -113,7 +113,7 @@ def _times(tables: Mapping[str, ConvergenceTable]) -> list[str]:
 
 
 def seconds_of(case: CaseResult) -> float | None:
-    """Return the seconds of a core for all trainings of a case; None if none says its own."""
+    """Return the core seconds of all trainings of a case; None if no training records seconds."""
     each = seconds_each(case)
     if each is None:
         return None
@@ -122,9 +122,9 @@ def seconds_of(case: CaseResult) -> float | None:
 
 
 def seconds_each(case: CaseResult) -> float | None:
-    """Return the mean seconds of a training; None if none says its own.
+    """Return the mean seconds of a training; None if no training records seconds.
 
-    Where the recorded ones are silent, the training that was made again counts.
+    If the first trainings record none, those of the repeated training count.
     """
     known = [each.seconds for each in case.trained.trials if each.seconds is not None]
     if not known and case.again is not None and case.again.seconds is not None:
@@ -133,7 +133,7 @@ def seconds_each(case: CaseResult) -> float | None:
 
 
 def _made_again(tables: Mapping[str, ConvergenceTable]) -> list[str]:
-    """Return a line for each table: how far trainings that were made again are from the first."""
+    """Return a line for each table: the differences of repeated trainings from the first ones."""
     rows = []
     for name, table in tables.items():
         pairs = [(x.trained.trials[0], x.again) for x in table.cases if x.again is not None]
@@ -167,7 +167,7 @@ def _points_of(curve: Sequence[float]) -> str:
 
 
 def _rate(case: CaseResult) -> str:
-    """Return the rate, in brackets where it was not tuned."""
+    """Return the rate, in brackets if the rate was not tuned."""
     return f"{best(case.tuned):g}" if case.tuned else f"({case.trained.made.get('--rate')})"
 
 

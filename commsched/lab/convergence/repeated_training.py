@@ -1,4 +1,4 @@
-"""The first training of each case made again: whether its numbers hold, and what it costs."""
+"""The repetition of each case's first training: a check of its numbers, and its cost."""
 
 import tempfile
 from concurrent.futures import Executor
@@ -30,10 +30,10 @@ from commsched.train.trials import OneTraining
 def train_again(
     wanted: ConvergenceRequest, folder: Path, say: Say, beside: Executor | None = None
 ) -> int:
-    """Make the first training of each recorded case again, here or by processes `beside`.
+    """Repeat the first training of each recorded case, here or by processes `beside`.
 
-    The table keeps both trainings. Return the number of cases whose numbers are not equal, or
-    whose training failed.
+    The table keeps both trainings. Return the number of cases whose numbers differ or whose
+    training failed.
     """
     table = kept(wanted, folder)
     known = [(case, old) for case in chosen(wanted) if (old := table.case(case.name)) is not None]
@@ -66,7 +66,7 @@ def left_at(old: OneTraining, new: OneTraining) -> int | None:
 def _made_again(
     wanted: ConvergenceRequest, known: tuple[Case, CaseResult]
 ) -> OneTraining | CommschedError:
-    """Make one training."""
+    """Repeat one training."""
     case, old = known
     net, first = TABLES[wanted.table], old.trained.trials[0]
     plan = plan_of(case, net, wanted.hosts, wanted.lanes)
@@ -75,7 +75,7 @@ def _made_again(
     with tempfile.TemporaryDirectory() as scratch:
         path, sweep = Path(scratch, "plan.json"), Path(scratch, "sweep.json")
         plan_file.write(path, plan)
-        # All other trainings, so that the sweep makes this one.
+        # The sweep makes only the training that the file lacks.
         others = tuple(trial for trial in old.trained.trials if trial is not first)
         trials.write(sweep, msgspec.structs.replace(old.trained, trials=others))
         words = [*words_of(case, net, path), "--rate", repr(old.trained.made["--rate"])]

@@ -1,4 +1,4 @@
-"""Predict and measure the step times of the convergence table's cases on a testbed."""
+"""Step times of the convergence table's cases on a testbed, predicted and measured."""
 
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -42,7 +42,7 @@ class Where:
 
 
 def calibrated(path: Path, testbed: str, calibrate: Callable[[], None]) -> Machine:
-    """Read the machine of a testbed; calibrate it if the file is not there or of another one."""
+    """Read a testbed's machine file; calibrate if the file is missing or of another testbed."""
     if path.exists() and (known := machine_file.read(path)).name == testbed:
         return known
     calibrate()
@@ -52,7 +52,7 @@ def calibrated(path: Path, testbed: str, calibrate: Callable[[], None]) -> Machi
 
 
 def timed(wanted: ConvergenceRequest, where: Where, folder: Path, say: Say) -> ConvergenceTable:
-    """Time all trained cases that have no times yet; write the table after each case."""
+    """Time all trained cases without step times; write the table after each case."""
     begun, table = time.monotonic(), kept(wanted, folder)
     for there in (times for one in table.cases for times in one.times):
         if (there.testbed, there.jitter) != (where.name, where.jitter):
@@ -83,7 +83,7 @@ def timed(wanted: ConvergenceRequest, where: Where, folder: Path, say: Say) -> C
 def _times(
     case: Case, ratio: str, wanted: ConvergenceRequest, where: Where, place: Path
 ) -> StepTimes:
-    """Predict and run the steps of a case; a whole training if its epochs differ."""
+    """Predict and run the steps of a case, or its whole training if epochs differ."""
     net = TABLES[wanted.table]
     plan, compute = _plan(case, ratio, wanted, where)
     steps = net.steps if "epochs" in plan.params else net.timed
@@ -132,8 +132,8 @@ def _moved(plan: Plan, predicted: Timeline, measured: Timeline) -> Iterator[Move
 def elapsed(t: Timeline) -> float:
     """Return the mean seconds of a step, from the first rank's start of step 1 to the end.
 
-    The mean of the longest time of each step would be too long: ranks that do not wait for each
-    other in every step overlap their long steps.
+    The mean over each step's slowest rank would be too long: ranks that do not wait for each
+    other in every step overlap their slow steps.
     """
     starts = measure.step_starts(t)[:, 1]
     return float(t.end.max() - np.nanmin(starts)) / (len(measure.steps(t)) - 1)
@@ -142,7 +142,7 @@ def elapsed(t: Timeline) -> float:
 def moving(t: Timeline, operations: Collection[str]) -> float:
     """Return the seconds of coding and exchange operations per step and participating rank.
 
-    The first step and the wait for the last rank to arrive are left out.
+    The first step, and the time until an exchange's last rank arrives, are left out.
     """
     names = [i for i, name in enumerate(t.names) if name in operations]
     rows = np.isin(t.name, names) & ~measure.computes(t) & (t.step > 0)
@@ -162,7 +162,7 @@ def _plan(case: Case, ratio: str, wanted: ConvergenceRequest, where: Where) -> t
     other = plan_of(known[RATIOS[ratio].of], net, wanted.hosts, wanted.lanes, net.scale)
     compute = RATIOS[ratio].value * _exchanges(replace(other, machine=on))
     plan = plan_of(case, net, wanted.hosts, wanted.lanes, net.scale)
-    # A net's batch is a rank's part, or a microbatch of a pipeline whose stages share the net.
+    # A net's batch is one rank's part; in a pipeline, one microbatch.
     planned = sum(sum(plan.net.seconds(x, on.device)) for x in trunk_of(plan.net))
     pieces = parts_of(case, wanted.ranks)
     graph = plan.net.scaled(1.0, compute * wanted.ranks / (planned * pieces))

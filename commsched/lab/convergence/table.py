@@ -36,7 +36,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     steps: Count
     predicted: Positive  # mean elapsed seconds of a step
     measured: Positive
-    low: Positive  # p10 and p90 of the measured iterations
+    low: Positive  # p10 of the measured iterations; `high` is p90
     high: Positive
     sent_bytes: Positive  # per rank and step, as measured
     state_bytes: Positive  # of the rank that has most: parameters, gradients, optimiser, buckets
@@ -49,17 +49,17 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A learning rate, and what it led to on samples held out from the training data."""
+    """A learning rate and its results on samples held out from the training data."""
 
     rate: Positive
-    loss: float | None  # nats, mean over trainings; null where one diverged
+    loss: float | None  # nats, mean over trainings; null if one diverged
     accuracy: Share
     trainings: Count
     seconds: Positive | None = None  # of a processor, for all trainings
 
 
 class LayerCosine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The cosine of a layer's local gradient with that of the whole net's loss, mean over seeds."""
+    """The cosine of a layer's local gradient with the whole net's gradient, a mean over seeds."""
 
     layer: Word
     curve: tuple[Annotated[float, msgspec.Meta(ge=-1.001, le=1.001)], ...]  # before; each period
@@ -131,7 +131,7 @@ class ConvergenceTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 def read(path: Path) -> ConvergenceTable:
-    """Read what `write` has written."""
+    """Read a table."""
     return files.read(path, ConvergenceTable)
 
 
@@ -141,7 +141,7 @@ def write(path: Path, table: ConvergenceTable) -> None:
 
 
 class Against(NamedTuple):
-    """A case compared with the dense case, by pairs of trainings."""
+    """The comparison of a case with the dense case, by pairs of trainings."""
 
     accuracy: Mean  # difference of the accuracies
     steps: int | None  # steps until the mean loss is at most the dense case's final loss

@@ -1,12 +1,12 @@
-"""The tables of the convergence benchmark: a net, how long it is trained, and with which cases."""
+"""The tables of the convergence benchmark: each net, the length of its training, and its cases."""
 
 from dataclasses import dataclass
 
 DENSE = "dense"  # the reference of all other cases
-SELECTED = "zen+topk:0.005"  # of an embedding: about half of the values that a rank has
+SELECTED = "zen+topk:0.005"  # for an embedding: selects about half of a rank's values
 UNPRUNED = "samo-dense"  # SAMO's pipeline without pruning, which is AxoNN
-SHARES = (0.25, 0.5, 0.8, 0.9)  # pruned, of the over-parameterised net
-PROMISED = (  # cases of nets that are trained with few
+SHARES = (0.25, 0.5, 0.8, 0.9)  # pruned shares of the over-parameterised net
+PROMISED = (  # the only cases of some nets
     DENSE,
     "fft:0.15",
     "fft:0.15:forget",
@@ -28,23 +28,23 @@ class CaseNet:
     name: str
     period: int = 22  # steps between two scores on held-out data: an epoch of the digits
     periods: int = 10
-    folds: int = 1  # of five folds, how many are held out in turn
+    folds: int = 1  # of five: number of folds that are held out in turn
     rate: float = 0.05  # of SGD and momentum
     adam: float = 0.005  # rate of Adam
-    optimizer: str = "momentum"  # of cases that need no other
+    optimizer: str = "momentum"  # of cases that do not need another optimiser
     schedule: str = "constant"  # of the rate
-    by_torch: bool = False  # `cnn` as a module of PyTorch, by `commsched.torch.attach`
-    looked_up: str = ""  # table whose rows are read, and whose gradient has cases of its own
+    by_torch: bool = False  # train `cnn` as a PyTorch module by `commsched.torch.attach`
+    looked_up: str = ""  # embedding table with cases for its sparse gradient
     batch: int = 64
     lanes: int = 2  # ranks of a host
-    stages: int = 0  # of pipelines; 0: none is trained
-    scale: float = 10.0  # factor on the elements of timed nets, against latency-bound exchanges
+    stages: int = 0  # of pipelines; 0: no pipeline is trained
+    scale: float = 10.0  # factor on the elements of timed nets, so that latency does not dominate
     timed: int = 41  # steps of a case without epochs; the first one is dropped
-    only: tuple[str, ...] = ()  # cases; empty: all that there are
+    only: tuple[str, ...] = ()  # names of cases; empty: all
     tries: int = 3  # seeds of each rate that is tried
     seeds: int = 5  # at most, of each fold
-    spared: int = 0  # elements of the largest tensor that early-bird masks spare
-    pruned: tuple[float, ...] = (0.9,)  # shares that they prune
+    spared: int = 0  # early-bird masks do not prune tensors of at most this many elements
+    pruned: tuple[float, ...] = (0.9,)  # shares that early-bird masks prune
 
     @property
     def steps(self) -> int:
@@ -54,13 +54,13 @@ class CaseNet:
 
 TABLES = {
     "digits": CaseNet(name="mlp:64:2", folds=5, tries=5),
-    # As many layers as a pipeline of four stages needs.
+    # Enough layers for a pipeline of four stages.
     "deep": CaseNet(name="mlp:64:7", folds=5, rate=0.03, stages=4, spared=640),
-    # As few layers as four stages need: three cuts, at the digits' rate.
+    # The fewest layers for four stages: three cuts, at the digits' rate.
     "messages": CaseNet(name="mlp:64:3", folds=5, stages=4),
-    # The rate falls to 0, so that every curve ends level.
+    # The rate falls to 0, so that every curve ends flat.
     "plateau": CaseNet(name="mlp:64:2", folds=5, periods=40, schedule="cosine", only=PROMISED),
-    # Its blocks are unequal: heads of local losses read means.
+    # The blocks have different shapes, so heads of local losses read means.
     "cnn": CaseNet(
         name="cnn:16",
         stages=4,

@@ -13,16 +13,16 @@ ROUNDING = 1e-3  # nats; four ranks' sums are added in another order
 
 
 class Target(NamedTuple):
-    """One target, the measured value, whether the target is met, and whose learning it compares.
+    """One target, the measured value, whether the target holds, and the cases it compares.
 
-    holds: None where the interval of 95 % reaches to both sides of the bar, or where there is none.
+    holds: None if the 95 % interval contains the bar, or if there is no interval.
     """
 
     what: str
     asked: str
     found: str
     holds: bool | None
-    cases: tuple[str, ...] = ()  # empty: none, only seconds, bytes or sums
+    cases: tuple[str, ...] = ()  # empty: the target compares seconds, bytes or sums, not learning
 
 
 def targets(table: ConvergenceTable) -> Iterator[Target]:
@@ -34,7 +34,7 @@ def targets(table: ConvergenceTable) -> Iterator[Target]:
 def _fft(table: ConvergenceTable) -> Iterator[Target]:
     """Compare the accuracy of the FFT codec with top-k of equal bytes.
 
-    Both with error feedback, which the paper does not use, and without.
+    The codecs are compared with error feedback, which the paper does not use, and without.
     """
     dense = table.case("dense")
     for end, what in (("", "error feedback"), (":forget", "as published")):
@@ -148,14 +148,14 @@ def _local(table: ConvergenceTable) -> Iterator[Target]:
 
 
 def _at_least(difference: Mean, bar: float) -> bool | None:
-    """Tell whether a difference is at least the bar; None: its interval does not say."""
+    """Tell whether a difference is at least the bar; None: the interval contains the bar."""
     if difference.half is None or abs(difference.value - bar) < difference.half:
         return None
     return difference.value >= bar
 
 
 def _all(held: tuple[bool | None, ...]) -> bool | None:
-    """Tell whether all hold; None: none fails, but some are undecided."""
+    """Tell whether all targets hold; None: no target fails, but some are undecided."""
     return False if False in held else None if None in held else True
 
 

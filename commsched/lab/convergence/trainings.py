@@ -1,4 +1,4 @@
-"""Train the missing cases of the convergence table, one job per case."""
+"""Trainings of the missing cases of the convergence table, one job per case."""
 
 import sys
 import time
@@ -42,7 +42,7 @@ class ConvergenceRequest:
     folds: int = 5  # at most
     seeds: int = 5
     tune: bool = False  # choose each case's rate on a validation part of the training data
-    time_limit: float = float("inf")  # s for all that is trained now; after it, no run is timed
+    time_limit: float = float("inf")  # s for all trainings of a call; then no step is timed
 
     @property
     def lanes(self) -> int:
@@ -92,9 +92,9 @@ def train(
 ) -> ConvergenceTable:
     """Train the missing cases, here or by processes `beside`, and write the table after each case.
 
-    A case whose plan or settings have changed is trained again. A case that fails is reported, to
-    `fail` if that is there, and left out. At the end of the time limit trainings are stopped; the
-    next call makes them again.
+    A case whose plan or settings have changed is trained again. A case that fails is left out and
+    reported, to `fail` if given. At the time limit all trainings stop; the next call repeats the
+    unfinished ones.
     """
     begun, table = time.monotonic(), kept(wanted, folder)
     end = begun + wanted.time_limit
@@ -121,7 +121,7 @@ def train(
 
 
 def _in_order(table: ConvergenceTable, name: str) -> ConvergenceTable:
-    """Return a table's cases in their order, whichever was trained first."""
+    """Return a table with its cases in the order of `cases`."""
     order = {case.name: place for place, case in enumerate(cases(name))}
     found = sorted(table.cases, key=lambda case: order.get(case.name, len(order)))
     return msgspec.structs.replace(table, cases=tuple(found))
@@ -141,7 +141,7 @@ _Result = tuple[str, convergence.CaseResult | CommschedError]
 
 
 def _tried(tasks: Sequence[_TrainingTask], beside: Executor | None) -> Iterator[_Result]:
-    """Yield each case's name with its result or its error, the first to end first."""
+    """Yield each case's name with its result or its error, in the order of completion."""
     if beside is None:
         yield from map(_attempt, tasks)
         return
@@ -166,8 +166,8 @@ def _trained(
 ) -> convergence.CaseResult:
     """Return the case with all of its trainings.
 
-    The finished ones stay in their files, from which an interrupted case goes on, until `_clear`.
-    An error may come after `end`, on the monotonic clock.
+    Finished trainings stay in files until `_clear`; an interrupted case goes on from these files.
+    After `end` (monotonic clock) the function may raise an error.
     """
 
     def train_in_time(words: Sequence[str]) -> None:
@@ -185,7 +185,7 @@ def _trained(
     planned = old is not None and old.trained.plan == plan.hash
     tried = old.tuned if old is not None and planned else ()
     if wanted.tune:
-        once = [*words, "--evaluate", str(net.steps)]  # a rate is judged by its end
+        once = [*words, "--evaluate", str(net.steps)]  # tuning compares only final losses
         for left in rates_beside(stem):
             _drop_other(left, plan, once)
         tried = tuned(once, rate_of(case, net), stem, net.tries, train_in_time, tried)
@@ -215,7 +215,7 @@ def _trained(
 
 
 def _stem(wanted: ConvergenceRequest, name: str, folder: Path) -> Path:
-    """Return what the paths of a case's files begin with."""
+    """Return the common beginning of the paths of a case's files."""
     return folder / wanted.table / name.replace(":", "-")
 
 
@@ -229,7 +229,7 @@ def _trained_beside(stem: Path) -> Path:
 
 
 def _clear(stem: Path) -> None:
-    """Remove the files of a case that the table holds."""
+    """Remove the files of a case that the table now contains."""
     for path in (_plan_beside(stem), _trained_beside(stem), *rates_beside(stem)):
         path.unlink(missing_ok=True)
 
@@ -241,7 +241,7 @@ def _drop_other(path: Path, plan: Plan, words: Sequence[str]) -> None:
 
 
 def _fits(found: Trainings, plan: Plan, words: Sequence[str]) -> bool:
-    """Whether trainings are of a plan, with the settings of a command; the last of a flag holds."""
+    """Tell whether trainings used a plan and a command's settings; a flag's last value counts."""
     asked = dict(pairwise(words))
     made = {"--schedule": "constant", **found.made}  # a constant rate is not recorded
     same = (str(value) == asked.get(flag, str(value)) for flag, value in made.items())
@@ -251,8 +251,8 @@ def _fits(found: Trainings, plan: Plan, words: Sequence[str]) -> bool:
 def start(wanted: ConvergenceRequest, words: Sequence[str], limit: float) -> None:
     """Run the command of a case's trainings for at most `limit` s.
 
-    One process trains all ranks of our own nets, which gives equal bits in a fraction of the time.
-    PyTorch's have a process for each rank.
+    One process trains all ranks of our own nets: the results are bit-identical, and it is faster.
+    PyTorch nets have a process per rank.
     """
     if not TABLES[wanted.table].by_torch:
         job.commsched(1, [*words, "--together"], limit, quiet=True)
@@ -268,5 +268,5 @@ def words_of(case: Case, net: CaseNet, plan: Path) -> list[str]:
     words = ["train", "--net", net.name, "--strategy", case.strategy, "--plan", str(plan)]
     words += ["--steps", str(net.steps), "--evaluate", str(net.period), "--batch", str(net.batch)]
     words += ["--optimizer", case.optimizer, "--schedule", net.schedule]
-    # The net's seconds are proportions, which say nothing of this machine.
+    # The net's seconds are only proportions: the size estimated from them means nothing.
     return [*words, "--force-size"]

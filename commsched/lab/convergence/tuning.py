@@ -8,7 +8,7 @@ from commsched.train import trials
 from commsched.train.trials import OneTraining, mean, spent
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the table's rate
-BEYOND = 2.0  # factor to the next rate while the best one lies at an end
+BEYOND = 2.0  # factor to a further rate while the best rate is the smallest or largest
 MOST = 9  # rates of a case
 
 
@@ -20,12 +20,12 @@ def tuned(
     train: Callable[[Sequence[str]], None],
     before: Sequence[Tried] = (),
 ) -> tuple[Tried, ...]:
-    """Train with each rate on fold 0 without looking at what that fold holds out.
+    """Train with each rate on fold 0 without using the samples that the fold holds out.
 
-    FACTORS give the first rates; further ones follow as long as `beyond` says so. `before` are
-    rates that were tried earlier; those that had fewer seeds are tried again. `words` are the
-    command of the trainings without rate, folds and seeds. Finished trainings stay in the files
-    `rates_beside` the stem, so that the next call goes on.
+    FACTORS give the first rates; `beyond` gives further ones. `before` are rates tried earlier; a
+    rate tried with fewer seeds is tried again. `words` are the command of the trainings without
+    rate, folds and seeds. The next call goes on from finished trainings, which stay in the files
+    `rates_beside` the stem.
     """
     found = {one.rate: one for one in before}
 
@@ -44,7 +44,7 @@ def tuned(
 
 
 def beyond(found: Mapping[float, Tried]) -> float | None:
-    """Return the next rate while the best one is the smallest or the largest; None at the end."""
+    """Return a rate beyond the best one if that is the smallest or largest; None: no more rates."""
     top = best(list(found.values()))
     if len(found) >= MOST or top not in (min(found), max(found)):
         return None

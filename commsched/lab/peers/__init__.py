@@ -1,1 +1,1 @@
-"""Real PyTorch training: our plans against DistributedDataParallel, in turns in one job."""
+"""Real PyTorch training: our plans and DistributedDataParallel take turns in one job."""

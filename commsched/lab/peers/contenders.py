@@ -1,4 +1,4 @@
-"""Who trains: our plans by `attach`, and DistributedDataParallel over gloo in its own ways."""
+"""The contenders: our plans by `attach`, and variants of DistributedDataParallel over gloo."""
 
 import os
 import socket
@@ -29,11 +29,11 @@ CAPS = (1, 5, CAP, 100)  # MB of a bucket of DistributedDataParallel
 POWER_RANKS = (1, 4)  # of PowerSGD
 BEGIN = 2  # step from which PowerSGD and our lossy plans compress
 
-Wrap = Callable[[PeerTraining], Any]  # -> what computes in the place of the model
+Wrap = Callable[[PeerTraining], Any]  # -> module that replaces the model
 
 
 class Contender:
-    """One model with its optimizer, and the way its gradients are averaged."""
+    """A model with its optimizer and a way to average its gradients."""
 
     def __init__(self, training: PeerTraining, wrap: Wrap) -> None:
         self._training = training
@@ -50,11 +50,11 @@ class Contender:
         self._done += 1
 
     def finish(self) -> None:
-        """Make all parameters new that are updated as late as they are read."""
+        """Apply the updates that are delayed until a parameter is read."""
         self._training.model.state_dict()
 
     def held_out(self) -> float:
-        """Return the mean loss over what nobody trained on."""
+        """Return the mean loss over the held-out batches."""
         model = self._training.model
         model.eval()
         with torch.no_grad():
@@ -64,7 +64,7 @@ class Contender:
 
 
 def join_gloo(comm: MPI.Intracomm) -> None:
-    """Let torch.distributed know the ranks that MPI started."""
+    """Initialise torch.distributed with the ranks that MPI started."""
     with closing(socket.socket()) as probe:
         probe.bind(("", 0))
         here = f"{socket.gethostbyname(socket.gethostname())}:{probe.getsockname()[1]}"
@@ -83,7 +83,7 @@ def contenders(
     comm: MPI.Intracomm,
     caps: Sequence[int] = CAPS,
 ) -> Iterator[tuple[str, Contender]]:
-    """Yield each contender with its name; all ranks make them in the same order."""
+    """Yield each contender with its name; all ranks make the contenders in the same order."""
     for plan in plans:
         yield f"plan {plan.stem}", Contender(make(), partial(_attached, plan, comm))
     for cap in caps:
@@ -101,8 +101,9 @@ def contenders(
 class _PowerSgd:
     """PyTorch's PowerSGD with a process group for each bucket.
 
-    A bucket's later sums begin in gloo's threads, when its earlier ones are over: on each rank in
-    another order. Buckets of one group then take each other's messages, and gloo aborts.
+    A bucket's later sums begin in gloo's threads when its earlier sums end, so their order among
+    buckets differs between ranks. Buckets of one group would receive each other's messages, and
+    gloo would abort.
     """
 
     def __init__(self, rank: int) -> None:
@@ -110,19 +111,19 @@ class _PowerSgd:
         self._states: dict[int, Any] = {}  # bucket -> its state
 
     def hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Sum a bucket; all ranks begin theirs in the same order."""
+        """Sum a bucket; all ranks begin the buckets in the same order."""
         state = self._states.get(bucket.index())
         if state is None:
             state = self._states[bucket.index()] = powerSGD_hook.PowerSGDState(
                 dist.new_group(), self._rank, start_powerSGD_iter=BEGIN, warm_start=True
             )
-        state.iter = self._steps  # a state counts steps by the last bucket, which others do not see
+        state.iter = self._steps  # a state counts steps at the last bucket only
         self._steps += bucket.is_last()
         return powerSGD_hook.powerSGD_hook(state, bucket)
 
 
 def _attached(path: Path, comm: MPI.Intracomm, training: PeerTraining) -> Any:
-    """Follow a plan; one that hides exchanges under the next forward pass needs the optimizer."""
+    """Attach a plan; one that hides exchanges under the next forward pass needs the optimizer."""
     plan = read_plan(path)
     if not all(find_method(launch.method).lossless for launch in plan.launches):
         plan = begun(plan, BEGIN, LIBRARY)

@@ -1,8 +1,8 @@
-"""`mpiexec -n P python -m commsched.lab.peers.digits ...`: PyTorch's CNN learns by a plan.
+"""`mpiexec -n P python -m commsched.lab.peers.digits ...`: a PyTorch CNN trains by a plan.
 
-Tensors, their start, batches and plan are those of `commsched train --net cnn:CHANNELS`; layers,
-gradients and the optimizer are PyTorch's, and `commsched.torch.attach` averages the gradients. It
-reads the words of that command, and writes its trainings where `--sweep` says.
+Initial tensors, batches and plan are those of `commsched train --net cnn:CHANNELS`; layers,
+gradients and the optimizer are PyTorch's, and `commsched.torch.attach` averages the gradients.
+This job takes the options of that command and writes its trainings to the file of `--sweep`.
 """
 
 import argparse
@@ -46,7 +46,7 @@ STRIDES = (1, 2, 2)
 
 
 class ColumnLinear(nn.Module):  # type: ignore[misc]
-    """A matrix whose columns are outputs, as our layers have it, and a bias."""
+    """A bias and a matrix whose columns are outputs, as in our layers."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Digits(nn.Module):  # type: ignore[misc]
 def learn(
     args: argparse.Namespace, plan: Plan, fold: int, seed: int, comm: MPI.Intracomm
 ) -> OneTraining:
-    """Train once on all ranks; what diverges has no loss from then on."""
+    """Train once on all ranks; after a divergence all losses are None."""
     begun, net = time.process_time(), NETS[args.net]
     data = DATA[net.data](fold)
     data = data.validation() if args.validate else data
@@ -126,14 +126,14 @@ def _own(
 
 
 def _scores(model: nn.Module, samples: Samples) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a model's scores of some samples, and the right classes."""
+    """Return a model's scores for some samples, and the right classes."""
     return model(torch.from_numpy(samples.inputs)), torch.from_numpy(samples.targets)
 
 
 def _score(
     model: nn.Module, data: Data, steps: int, diverged: bool, comm: MPI.Intracomm
 ) -> HeldOutScore:
-    """Score the held-out samples, each rank its part with its own parameters."""
+    """Score the held-out samples; each rank scores its part with its own parameters."""
     count = len(data.held_out)
     own = data.held_out.of(np.arange(count)[part_of(count, comm.rank, comm.size)])
     with torch.no_grad():
@@ -146,7 +146,7 @@ def _score(
 
 
 def options() -> argparse.ArgumentParser:
-    """Return a parser of the words that `commsched train` reads, as far as they are used here."""
+    """Return a parser of those options of `commsched train` that this job uses."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     for flag, kind in (
         *(("--net", str), ("--strategy", str), ("--optimizer", str), ("--schedule", str)),
@@ -168,7 +168,7 @@ def made_with(args: argparse.Namespace) -> dict[str, str | int | float | bool]:
 
 
 def _known(path: Path, nothing: Trainings) -> Trainings:
-    """Return the file's trainings, or none; refuse a file of others."""
+    """Return the file's trainings, empty without a file; reject a file with other settings."""
     found = trials.read(path) if path.exists() else nothing
     if (found.plan, found.made) != (nothing.plan, nothing.made):
         raise CommschedError(f"{path}: holds other trainings; give another file")

@@ -1,4 +1,4 @@
-"""What jobs of contenders share: their options, gloo beside MPI, and the file of rank 0."""
+"""Shared parts of the contenders' jobs: options, gloo beside MPI, and the file of rank 0."""
 
 import argparse
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from commsched.run.session import errors_end_the_job
 
 
 def options(text: str, steps: int, which: str) -> argparse.ArgumentParser:
-    """Return a parser of a job's options; `steps` is how many by default, `which` what they are."""
+    """Return a parser of a job's options; `steps` is the default number, `which` describes it."""
     parser = argparse.ArgumentParser(description=text.partition("\n")[0])
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("--plan", type=Path, action="append", default=[])
@@ -29,7 +29,7 @@ def options(text: str, steps: int, which: str) -> argparse.ArgumentParser:
 
 @contextmanager
 def joined(args: argparse.Namespace) -> Iterator[tuple[MPI.Intracomm, Callable[[], PeerTraining]]]:
-    """Yield all ranks, which gloo knows, too, and a function that makes equal trainings."""
+    """Initialise gloo; yield the communicator and a function that makes equal trainings."""
     comm = MPI.COMM_WORLD
     with errors_end_the_job(comm):
         join_gloo(comm)
@@ -39,6 +39,6 @@ def joined(args: argparse.Namespace) -> Iterator[tuple[MPI.Intracomm, Callable[[
 
 
 def write(made: msgspec.Struct, args: argparse.Namespace, comm: MPI.Intracomm) -> None:
-    """Let rank 0 write what was measured."""
+    """Write the measurements on rank 0."""
     if comm.rank == 0:
         files.write(args.output, msgspec.to_builtins(made))

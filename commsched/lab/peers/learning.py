@@ -1,7 +1,7 @@
-"""`mpiexec -n P python -m commsched.lab.peers.learning MODEL ...`: what contenders learn.
+"""`mpiexec -n P python -m commsched.lab.peers.learning MODEL ...`: held-out losses of contenders.
 
-What a contender has learnt does not depend on the network: these jobs need no testbed. One bucket
-size stands for all dense peers, which sum the same numbers.
+The losses do not depend on the network, so these jobs need no testbed. One bucket size stands for
+all dense peers, because they compute equal sums.
 """
 
 from commsched.lab.peers.contenders import Contender, contenders
@@ -21,7 +21,7 @@ def main() -> None:
     """Train on all ranks; rank 0 writes the losses."""
     args = options(__doc__, 100, "of each training").parse_args()
     with joined(args) as (comm, make):
-        losses: dict[str, float | None] = {  # JSON has null for what diverged
+        losses: dict[str, float | None] = {  # null in JSON: diverged
             name: _learnt(contender, args.steps)
             for name, contender in contenders(make, args.plan, comm, caps=(CAP,))
         }

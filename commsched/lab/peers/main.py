@@ -1,4 +1,4 @@
-"""Compare our plans with DistributedDataParallel on a testbed, cell by cell: capture to table."""
+"""The comparison of our plans with DistributedDataParallel on a testbed, from capture to table."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -29,13 +29,13 @@ from commsched.run.job import start as job
 
 MODELS = ("resnet18", "gpt", "lstm", "dlrm")
 SPARSE = ("dlrm",)  # their embeddings have sparse gradients
-# Of DistributedDataParallel with sparse gradients, after which their cell is given up: gloo's
-# threads break the heap, as they do where only PyTorch is loaded (2.13: in 4 of 7 jobs).
+# Crashes of DistributedDataParallel with sparse gradients before a cell is given up: gloo's threads
+# corrupt the heap, also if only PyTorch is loaded (2.13: in 4 of 7 jobs).
 CRASHES = 4
 BEDS = ("2x200mbit", "2x1gbit", "4x200mbit", "4x1gbit")  # hosts of a rank each, and their ports
-# Lossy methods that plans may use, one of them each; PowerSGD's ranks are the peers'.
+# Lossy methods, one per plan; PowerSGD's ranks are those of the peers.
 LOSSY = ("fp16", "quant:8", "powersgd:1", "powersgd:4", "topk:0.01")
-# Where a plan hides exchanges, by what its name ends with: under backward, as peers do, or also
+# Suffix of a plan's name -> where the plan hides exchanges: under backward, as peers do, or also
 # under the next forward pass, by `attach(..., update_in_forward=optimizer)`.
 LATE = "-late"
 LOSSLESS = "lossless"
@@ -49,9 +49,9 @@ BAR_EACH, BAR_MEAN, BAR_SPARSE, BAR_LOSSY = 1.0, 1.3, 5.0, 1.5
 
 @dataclass(frozen=True, kw_only=True)
 class PeersRequest:
-    """Which cells are measured, and how."""
+    """The cells to measure, and the settings."""
 
-    folder: Path  # of machines, nets, plans and finished jobs
+    folder: Path  # holds machines, nets, plans and finished jobs
     models: Sequence[str] = MODELS
     beds: Sequence[str] = BEDS
     rounds: int = 5
@@ -66,14 +66,14 @@ SETTINGS = ("rounds", "steps", "learning_steps", "calibration")  # that every re
 
 
 class PeerCell(NamedTuple):
-    """A model on a testbed: its jobs, and what was predicted of a step, s, by plan."""
+    """A model on a testbed: its jobs, and the predicted s of a step by plan."""
 
     model: str
     bed: str
     jobs: tuple[PeerTurns, ...]  # by seed
     predicted: dict[str, float]
     learned: tuple[Learned, ...] = ()  # by seed
-    lossy: str = ""  # the plan, the fastest as predicted of those that learn as well as dense sums
+    lossy: str = ""  # the plan predicted as fastest of those that learn as well as dense sums
 
     def seconds(self, name: str) -> float:
         """Return the median step of a contender over all turns and seeds."""
@@ -86,13 +86,13 @@ class PeerCell(NamedTuple):
         return [each.name for each in self.jobs[0].trained]
 
     def best_plan(self, kind: str) -> str:
-        """Return the fastest plan of a kind; where it overlaps is the user's own choice."""
+        """Return the fastest plan of a kind, wherever it overlaps: that is the user's choice."""
         return min((f"plan {kind}{late}" for late in OVERLAPS), key=self.seconds)
 
     def best_peer(self, lossy: bool) -> str:
-        """Return the fastest peer; a bucket size is a peer's own choice, so the best one counts.
+        """Return the fastest peer of any bucket size, because a peer's user may choose the size.
 
-        Of lossy ones those count that learn as well as dense sums; "": none does.
+        Only lossy peers that learn as well as dense sums count; "": there is none.
         """
         peers = [n for n in self.names if n.startswith("ddp") and n.endswith("MB") is not lossy]
         good = [n for n in peers if not lossy or as_good(self.learned, n)]
@@ -105,16 +105,16 @@ def held_out(learned: Sequence[Learned], name: str) -> list[float]:
 
 
 def as_good(learned: Sequence[Learned], name: str) -> bool:
-    """Whether a contender's mean loss is within the spread of dense sums' seeds above their mean.
+    """Tell whether a contender's mean loss is at most the mean of dense sums plus their spread.
 
-    The spread is from the least to the largest.
+    The spread is the largest loss minus the least, over the seeds of dense sums.
     """
     ours, dense = held_out(learned, name), held_out(learned, DENSE)
     return float(np.mean(ours)) <= float(np.mean(dense)) + max(dense) - min(dense)
 
 
 def rows(wanted: PeersRequest, say: Say) -> Iterator[BenchRow]:
-    """Yield rows per cell and over all cells; jobs that the folder has are not run again."""
+    """Yield rows per cell and over all cells; jobs with results in the folder are not run again."""
     ratios: dict[str, list[float]] = {"lossless": [], "lossy": []}
     for cell in cells(wanted, say):
         for kind, found in ratios.items():
@@ -133,7 +133,7 @@ def rows(wanted: PeersRequest, say: Say) -> Iterator[BenchRow]:
 
 
 def check_settings(wanted: PeersRequest) -> None:
-    """Refuse to go on in a folder that was begun with other settings, such as --quick."""
+    """Raise an error if the folder was begun with other settings, such as --quick."""
     begin(wanted.folder, {name: getattr(wanted, name) for name in SETTINGS})
 
 
@@ -178,7 +178,7 @@ def _cell(
             plan_file.write(path, plan)
         return path
 
-    # Hooks of DistributedDataParallel do not take sparse gradients: no lossy peer.
+    # DistributedDataParallel's hooks reject sparse gradients, so there is no lossy peer.
     lossy = {} if model in SPARSE else {codec: planned(codec) for codec in LOSSY}
     learned = _learned(model, bed, list(lossy.values()), wanted, say) if lossy else ()
     good = [codec for codec, path in lossy.items() if as_good(learned, f"plan {path.stem}")]
@@ -200,7 +200,7 @@ def _cell(
 
 
 def again_after_crashes(run: Callable[[], object], crashes: int, say: Say) -> None:
-    """Run a job; if it fails, run it again, `crashes` times at most."""
+    """Run a job; after a failure run it again, at most `crashes` times."""
     for left in reversed(range(crashes + 1)):
         try:
             run()
@@ -215,10 +215,10 @@ def again_after_crashes(run: Callable[[], object], crashes: int, say: Say) -> No
 def _learned(
     model: str, bed: str, plans: Sequence[Path], wanted: PeersRequest, say: Say
 ) -> tuple[Learned, ...]:
-    """Train in shared memory, seed by seed; plans of other networks sum the same numbers.
+    """Train in shared memory, seed by seed; plans for any network compute the same sums.
 
-    Where a plan cuts its buckets changes little of what a lossy method learns: the plans of the
-    first testbed with as many ranks stand for those of all.
+    The bucket boundaries of a plan hardly change what a lossy method learns, so the plans of the
+    first testbed with as many ranks stand for the plans of all.
     """
     ranks, words = _hosts(bed), [*PYTHON, "commsched.lab.peers.learning", model]
     words += _plan_words(plans)
@@ -246,7 +246,7 @@ def _seeded(seed: int, path: Path) -> tuple[str, ...]:
 
 
 def _plan(net: Path, machine: Path, lossy: tuple[str, ...], overlap: str) -> Plan:
-    """Plan for scripts that hide exchanges under backward only, or under forward, too."""
+    """Make plans for scripts that hide exchanges under backward only, or also under forward."""
     request = Request(
         net=net_file.read(net),
         machine=machine_file.read(machine),
@@ -267,7 +267,7 @@ def _row(cell: PeerCell, kind: str, ratios: list[float]) -> BenchRow | None:
         return BenchRow(what, None, "no plan learns as well as dense sums", f">= {bar:g}")
     name = cell.best_plan(cell.lossy if lossy else LOSSLESS)
     peers = filter(None, {cell.best_peer(lossy), cell.best_peer(lossy=False)})
-    peer = min(peers, key=cell.seconds)  # of all that learn as well
+    peer = min(peers, key=cell.seconds)  # only peers that learn as well
     ours, theirs = cell.seconds(name), cell.seconds(peer)
     ratios.append(theirs / ours)
     shown = (
@@ -279,7 +279,7 @@ def _row(cell: PeerCell, kind: str, ratios: list[float]) -> BenchRow | None:
 
 
 def _learning(cell: PeerCell) -> BenchRow:
-    """Say what each contender has learnt, and who learns worse than dense sums."""
+    """Return a row with each contender's held-out loss, marking those worse than dense sums."""
     found = []
     for name in sorted(cell.learned[0].losses, key=lambda name: name != DENSE):
         losses = held_out(cell.learned, name)

@@ -1,4 +1,4 @@
-"""The models that are trained: two of each kind of gradient, dense and of embeddings.
+"""The trained models: two with dense gradients, two with embeddings.
 
 `resnet18` on drawn images, a `gpt` and an `lstm` on the text of Python's manual, and a `dlrm` on
 drawn clicks. `commsched capture commsched/lab/peers/models.py:gpt` measures one.
@@ -13,18 +13,18 @@ from mpi4py import MPI
 from torch import nn
 from torch.nn import functional
 
-SIZE, CLASSES = 64, 10  # pixels of an image's side
+SIZE, CLASSES = 64, 10  # pixels per side of an image; classes
 NOISE = 6.0  # of a pixel, per amplitude of the stripes under it
 LETTERS, WIDTH, LAYERS, HEADS, CONTEXT = 128, 320, 8, 5, 64  # of the GPT: 9.9 million parameters
 WORDS, HIDDEN, WINDOW = 10_000, 200, 35  # of the LSTM: 4.7 million parameters
 TABLES, ROWS, COLUMNS, NUMBERS = 8, 50_000, 32, 13  # of the DLRM: 12.8 million parameters
-BATCHES, HELD_OUT = 64, 16  # of a rank; of all ranks together, for the loss
+BATCHES, HELD_OUT = 64, 16  # batches of a rank; held-out batches of all ranks together
 
 Loss = Callable[[Any, Any], Any]  # (model, batch) -> scalar
 
 
 class PeerTraining(NamedTuple):
-    """What one contender trains: every contender has a copy with equal numbers."""
+    """A contender's model, optimizer and batches; all contenders have equal copies."""
 
     model: Any
     loss: Loss
@@ -68,7 +68,7 @@ class GptBlock(nn.Module):  # type: ignore[misc]
 
 
 class Gpt(nn.Module):  # type: ignore[misc]
-    """Letters to the next letter."""
+    """A GPT that predicts the next letter from letters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Gpt(nn.Module):  # type: ignore[misc]
 
 
 class Lstm(nn.Module):  # type: ignore[misc]
-    """Words to the next word, by an embedding, two layers of LSTM, and a decoder."""
+    """A net that predicts the next word: an embedding, two layers of LSTM, and a decoder."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Lstm(nn.Module):  # type: ignore[misc]
 
 
 class Dlrm(nn.Module):  # type: ignore[misc]
-    """Numbers by a small net, categories by embeddings (Naumov et al., 2019)."""
+    """A DLRM: a small net for numbers, embeddings for categories (Naumov et al., 2019)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ def _classes(model: Any, batch: Any) -> Any:
 
 
 def _images(random: Any) -> Any:
-    """Draw 8 images of stripes whose width is the class, under noise."""
+    """Draw 8 noisy images of stripes; the class is the width of the stripes."""
     labels = torch.randint(CLASSES, (8,), generator=random)
     stripes = torch.sin(torch.arange(SIZE) * (0.2 + 0.15 * labels.view(-1, 1, 1, 1)))
     return stripes + NOISE * torch.randn(8, 3, SIZE, SIZE, generator=random), labels
@@ -169,13 +169,13 @@ def _words(random: Any) -> Any:
 
 
 def _windows(text: Any, count: int, length: int, random: Any) -> Any:
-    """Cut `count` windows of length + 1 out of a text, (n,), at drawn places."""
+    """Cut `count` windows of length + 1 out of a text, (n,), at random places."""
     begins = torch.randint(len(text) - length - 1, (count, 1), generator=random)
     return text[begins + torch.arange(length + 1)].long()
 
 
 def _dlrm() -> tuple[Any, Loss, Any]:
-    torch.sparse.check_sparse_tensor_invariants.disable()  # what Adagrad makes is right
+    torch.sparse.check_sparse_tensor_invariants.disable()  # Adagrad's sparse tensors are valid
     model = Dlrm()
     return model, _clicks, torch.optim.Adagrad(model.parameters(), lr=0.02)
 
@@ -185,7 +185,7 @@ def _clicks(model: Any, batch: Any) -> Any:
 
 
 def _visits(random: Any) -> Any:
-    """Draw 128 visits: numbers, categories by Zipf's law, and clicks, which both tell."""
+    """Draw 128 visits: numbers, categories by Zipf's law, and clicks that depend on both."""
     numbers = torch.randn(128, NUMBERS, generator=random)
     categories = (ROWS ** torch.rand(128, TABLES, generator=random)).long() - 1
     popular = (categories < 20).sum(1) - TABLES / 3
@@ -214,7 +214,7 @@ def training(name: str, rank: int, ranks: int, seed: int = 0) -> PeerTraining:
 
 
 def _build(name: str) -> tuple[Any, Callable[[Any], Any], Any, list[Any]]:
-    """Return what `commsched capture` wants."""
+    """Return the tuple that `commsched capture` expects from a builder."""
     comm = MPI.COMM_WORLD
     made = training(name, comm.rank, comm.size)
     return made.model, lambda batch: made.loss(made.model, batch), made.optimizer, made.batches

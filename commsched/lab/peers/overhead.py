@@ -1,4 +1,4 @@
-"""What a PyTorch script pays on its computing thread: `commsched bench torch-overhead`."""
+"""`commsched bench torch-overhead`: the cost of commsched on a script's computing thread."""
 
 import tempfile
 import time
@@ -27,10 +27,10 @@ from commsched.torch.capture import capture
 from commsched.torch.parameters import handed_over, trained
 from commsched.units import seconds as in_words
 
-TENSORS, SMALL = 100, 16  # tensors that are handed over, and the rows of the small ones
-WIDTH, ROWS, DEEP = 256, 2048, 12  # of the step that hides its exchanges
-STEPS, BLOCK, ROUNDS = 40, 4, 10  # steps of a hand-over; steps in a row, and turns, of whole ones
-CLASSES, SIZE = 1000, 224  # of ResNet-50
+TENSORS, SMALL = 100, 16  # tensors that are handed over; rows of the small ones
+WIDTH, ROWS, DEEP = 256, 2048, 12  # sizes of the net that hides its exchanges
+STEPS, BLOCK, ROUNDS = 40, 4, 10  # steps of a hand-over; whole steps in a row; turns
+CLASSES, SIZE = 1000, 224  # of ResNet-50: classes, pixels per side
 
 
 class Bottleneck(nn.Module):  # type: ignore[misc]
@@ -68,7 +68,7 @@ def resnet50() -> Any:
 
 
 def rows(timeout: float) -> Iterator[BenchRow]:
-    """Measure hand-over, a hidden step with and without attach and recording, and capture."""
+    """Measure the hand-over, steps with and without attach and recording, and capture."""
     with errors_end_the_job(MPI.COMM_WORLD):
         yield from _rows(MPI.COMM_WORLD, timeout)
 
@@ -90,7 +90,7 @@ def _rows(comm: MPI.Intracomm, timeout: float) -> Iterator[BenchRow]:
 
 
 def _handing_over(width: int, comm: MPI.Intracomm, timeout: float) -> float:
-    """Return the thread's seconds of one hand-over, without PyTorch's own hook."""
+    """Return the computing thread's seconds of one hand-over, without PyTorch's own hook."""
     model = nn.Sequential(*(nn.Linear(width, width) for _ in range(TENSORS // 2)))
     plan = _planned(_captured(model, torch.randn(4, width), comm, 2), comm)
     spent = 0.0
@@ -108,7 +108,7 @@ def _handing_over(width: int, comm: MPI.Intracomm, timeout: float) -> float:
 
 
 class _Hiding(nn.Module):  # type: ignore[misc]
-    """Trained layers on top of frozen ones, whose backward hides the exchanges of the others."""
+    """Frozen layers before trained ones: the frozen layers' backward hides the exchanges."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class _Hiding(nn.Module):  # type: ignore[misc]
 
 
 def _hidden_steps(comm: MPI.Intracomm, timeout: float) -> tuple[float, ...]:
-    """Return medians of a step without commsched, with attach, and with a timeline, in turns."""
+    """Return the median seconds of a step without commsched, with attach, and with a timeline."""
     torch.manual_seed(0)
     models = [_Hiding() for _ in range(3)]
     inputs = torch.randn(ROWS, WIDTH)
@@ -164,6 +164,6 @@ def _captured(model: Any, inputs: Any, comm: MPI.Intracomm, steps: int, graph: b
 
 
 def _planned(net: Net, comm: MPI.Intracomm) -> Plan:
-    """Plan dense buckets, equally on all ranks."""
+    """Return an equal plan of dense buckets on all ranks."""
     machine = replace(machine_file.load("localhost"), node_of_rank=(0,) * comm.size, overrides={})
     return make_plan(Request(net=net, machine=machine), "ddp-25mb")

@@ -1,19 +1,19 @@
-"""What jobs of contenders measured, as files."""
+"""The files of the contenders' measurements."""
 
 from typing import Literal
 
 import msgspec
 
 ALONE = "computing alone"  # the contender that exchanges nothing
-CAP = 25  # MB of a bucket of DistributedDataParallel, its default
+CAP = 25  # default MB of a bucket of DistributedDataParallel
 DENSE = f"ddp {CAP} MB"  # the contender whose held-out losses others must reach
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One contender."""
+    """The measurements of one contender."""
 
     name: str  # such as "ddp 25 MB", "ddp fp16", "plan lossless"
-    seconds: tuple[float, ...]  # of a step of the slowest rank, a mean per turn
+    seconds: tuple[float, ...]  # of a step on the slowest rank: the mean of each turn
     loss: float | None  # held out, after all steps; None: it diverged
 
 

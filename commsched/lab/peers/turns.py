@@ -1,8 +1,8 @@
 """`mpiexec -n P python -m commsched.lab.peers.turns MODEL ...`: all contenders train in turns.
 
-Each turn of a contender is a few steps between two barriers, after one that does not count: it
-finds the data of others in the caches. Which one begins moves on from round to round, so that what
-disturbs the machine for a while hurts all alike. The turns of the slowest last at least SECONDS.
+A contender's turn is a few steps between two barriers, after an uncounted step that fills the
+caches. Another contender begins each round, so that a disturbance of the machine affects all
+equally. The turns of the slowest contender last at least SECONDS.
 """
 
 import math
@@ -31,7 +31,7 @@ def _turn(contender: Contender, steps: int, comm: MPI.Intracomm) -> float:
 
 
 def main() -> None:
-    """Train on all ranks; rank 0 writes what was measured."""
+    """Train on all ranks; rank 0 writes the measurements."""
     parser = options(__doc__, 4, "of a turn, at least")
     parser.add_argument("--rounds", type=int, default=5, help="that count, after one that does not")
     args = parser.parse_args()

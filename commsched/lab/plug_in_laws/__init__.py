@@ -1,1 +1,1 @@
-"""Plug-ins of users: skeletons to begin with, and the laws that a collective or codec obeys."""
+"""Support for users' plug-ins: skeletons, and the laws that a collective or codec obeys."""

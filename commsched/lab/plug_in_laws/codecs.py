@@ -1,4 +1,4 @@
-"""The laws of a codec: values, sizes, additions, broken gradients, feedback, and what it costs."""
+"""The laws of a codec: values, sizes, additions, broken gradients, feedback, and cost."""
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
@@ -25,17 +25,17 @@ from commsched.schedule.rounds import Goal
 
 SIZES = (0, 1, 2, 7, 1000, 2048)  # 2048: whole blocks of any usual size
 DRAWS = 100  # of random supports, or of random roundings
-RARE = 12  # draws: what comes less often in the mean may not come at all
-SIGMA = 5.0  # standard errors: a law that holds fails once in 1.7 million seeds
+RARE = 12  # expected draws; a rarer event may not occur at all
+SIGMA = 5.0  # standard errors: a law that holds fails for one of 1.7 million seeds
 HALF_ULP = 2.0**-24  # of float32, relative
-ROUNDED = 64 * HALF_ULP  # relative: of a sum in another order, or of transformed values
+ROUNDED = 64 * HALF_ULP  # relative error of a reordered sum, or of transformed values
 WAYS = ("ring", "all-gather")
 NEAR, FAR = (3000, 77), (100_000, 90_000)  # values, and an element beyond 16 bits of the second
-SMALL = 256  # B of state, such as thresholds and counts, that `memory` need not tell
+SMALL = 256  # B of state, such as thresholds and counts, that `memory` may omit
 
 
 def laws(name: str, machines: Sequence[Machine]) -> Iterator[Finding]:
-    """Examine a codec, also on machines."""
+    """Examine a codec, also on the given machines."""
     codec = CODECS[name]
     yield examined("values", lambda: _values(codec))
     yield examined("finite", lambda: _finite(codec))
@@ -63,7 +63,7 @@ def _normal(numel: int, seed: int = 0) -> Array:
 
 
 def _packet(codec: Codec, values: Array, step: int = 0, start: int = 0) -> Array:
-    """Encode; return the packet as it arrives: at any address, as bytes."""
+    """Encode; return the packet as a receiver gets it: bytes at any address."""
     sent = values.copy()
     packet = codec.encode(sent, {"seed": 7, "step": step, "rank": 1, "name": "w"}, start).copy()
     require(np.array_equal(sent, values, equal_nan=True), "encode changes the gradient")
@@ -86,7 +86,7 @@ def _round_trip(codec: Codec, values: Array, step: int = 0, start: int = 0) -> A
 
 
 def _values(codec: Codec) -> str:
-    """Lossless: the same numbers. Lossy: the error that a gradient of normal values gets."""
+    """Require equal values of a lossless codec; return a lossy one's error on normal values."""
     for numel in SIZES:
         values = _normal(numel)
         values[::3] = 0
@@ -106,7 +106,7 @@ def _values(codec: Codec) -> str:
 
 
 def _finite(codec: Codec) -> str:
-    """Ask for numbers of the gradient's size where a codec might divide by zero or overflow."""
+    """Require finite values of the gradient's size where a codec may divide by zero or overflow."""
     odd = {
         "zeros": np.zeros(1000, np.float32),
         "equal values": np.full(1000, -3.0, np.float32),
@@ -122,10 +122,10 @@ def _finite(codec: Codec) -> str:
 
 
 def _places(codec: Codec) -> str:
-    """Ask that a single value comes back in its place, however many values there are."""
+    """Require that a single non-zero value is decoded at its own index, at any length."""
 
     def back(numel: int, at: int) -> tuple[bool, bool]:
-        """Tell whether no other element comes back, and whether the value is what it was."""
+        """Tell whether no other element is non-zero, and whether the value is unchanged."""
         found = _round_trip(codec, np.eye(1, numel, at, dtype=np.float32)[0])
         return not np.delete(found, at).any(), bool(found[at] == 1)
 
@@ -138,7 +138,7 @@ def _places(codec: Codec) -> str:
 
 
 def _broken(codec: Codec) -> str:
-    """Ask for a NaN or an infinity to be seen by all who receive it."""
+    """Require that every receiver sees a NaN or an infinity."""
     for broken, at in product((np.nan, np.inf, -np.inf), (0, 5, 699)):
         values = _normal(700)
         values[at] = broken
@@ -151,18 +151,18 @@ def _broken(codec: Codec) -> str:
 
 
 def _expected(codec: Codec, spec: BucketSpec, start: int = 0, merged: int = 1) -> float:
-    """Return the bytes of a bucket's elements from `start` on, that sum `merged` ranks."""
+    """Return the expected bytes of elements from `start` on in a sum of `merged` ranks."""
     found = codec.nbytes(spec, np.array([start]), np.array([spec.numel]), merged)
     return float(np.atleast_1d(found)[0])
 
 
 def _runs(codec: Codec) -> list[tuple[int, int]]:
-    """Return where runs begin, and how many ranks they sum: a rank's bucket, a part of a sum."""
+    """Return (start, merged ranks) of the tested runs: a rank's bucket, and a part of a sum."""
     return [(0, 1), (1000, 2)] if codec.addable else [(0, 1)]
 
 
 def _sizes(codec: Codec) -> str:
-    """Compare packets with `nbytes`: each where sizes are known, the mean for random supports."""
+    """Compare packets with `nbytes`: each one if sizes are fixed, the mean for random supports."""
     for start, merged in _runs(codec):
         what = f", elements from {start} on of a sum of {merged} ranks," if start else ""
         if codec.fixed or codec.lossless:
@@ -199,7 +199,7 @@ def _mean_size(codec: Codec, start: int, merged: int, what: str) -> None:
 
 
 def _add(codec: Codec) -> str:
-    """Ask that all ways to add packets, and to list one, say what `decode` says; NaN is told."""
+    """Require that adding and listing packets agree with `decode`, also for NaN."""
     for numel in SIZES:
         for broken in (False, True):
             values = _normal(numel)
@@ -246,7 +246,7 @@ def _off(found: Array, want: Array) -> float:
 
 
 def _again(codec: Codec) -> str:
-    """Ask of an addable codec that decoded values encode without further loss, also in one run."""
+    """Require of an addable codec that decoded values encode without further loss."""
     if not codec.addable:
         raise Skipped("not addable: for all-gather only")
     values = _normal(1000)
@@ -272,14 +272,14 @@ def _bias(codec: Codec) -> str:
 
 
 def _nbytes(kept: object) -> int:
-    """Count the bytes of what a state keeps."""
+    """Count the bytes of a codec's state."""
     if isinstance(kept, dict | tuple | list):
         return sum(map(_nbytes, kept.values() if isinstance(kept, dict) else kept))
     return np.asarray(kept).nbytes
 
 
 def _kept(codec: Codec) -> str:
-    """Ask that a checkpoint of the state goes on to the same packets."""
+    """Require that the state after a checkpoint leads to the same packets."""
     wrong = "what it keeps is not stored: see `keep` of commsched.exchange.state"
     if not codec.stateful:
         wrong = f"it keeps something from step to step, but does not say `stateful = True`; {wrong}"
@@ -306,7 +306,7 @@ def _kept(codec: Codec) -> str:
 
 
 def _feedback(codec: Codec) -> str:
-    """Ask that what was sent and what is left are the sum of the gradients, over some steps."""
+    """Require over some steps that sent values plus the remainder are the sum of the gradients."""
     if not codec.feedback:
         raise Skipped("it has none")
     numel, group = 500, grid(1, 3)
@@ -330,15 +330,15 @@ def _feedback(codec: Codec) -> str:
 
 
 def _able(codec: Codec) -> list[str]:
-    """Return the collectives that carry the codec; the MPI library's own has no rounds to see."""
+    """Return the collectives that carry the codec, without MPI's own, whose rounds are hidden."""
     able = [name for name in COLLECTIVES if not illegal(route(name, grid(1, 4)), codec)]
     return [name for name in able if not route(name, grid(1, 4)).library]
 
 
 def _ranks(codec: Codec) -> str:
-    """Ask that all ranks end with the sum, and the same bits, by every collective that may serve.
+    """Require that all ranks end with the sum in equal bits, for every suitable collective.
 
-    `feedback` asks for the sum of a codec that keeps what it leaves out.
+    The law of feedback, not this one, checks the sum of a codec that keeps a remainder.
     """
     able, group = _able(codec), grid(2, 2)
     gradients = [_normal(301, rank) for rank in group.ranks]
@@ -353,7 +353,7 @@ def _ranks(codec: Codec) -> str:
         same = all(np.array_equal(first, each["result"].view(np.uint32)) for each in states)
         require(same, f"{name}+{codec.name}: ranks end with different sums")
         if not (codec.votes or codec.feedback):
-            hops = group.size if route(name, group).goal is Goal.ALL_REDUCE else 0  # they encode
+            hops = group.size if route(name, group).goal is Goal.ALL_REDUCE else 0  # which encode
             off = _off(states[0]["result"], want)
             near = off <= (hops * lost + ROUNDED) * whole
             require(near, f"{name}+{codec.name}: the sum is off by {off / whole:.3g} of the values")

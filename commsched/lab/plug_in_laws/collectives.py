@@ -1,4 +1,4 @@
-"""The laws of a collective: proved, readable again, summing like NumPy, sending what is priced."""
+"""The laws of a collective: proof, repeated reading, sums equal to NumPy's, bytes as priced."""
 
 import inspect
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ OTHERS = "; others are refused: "
 
 
 def grid(nodes: int, lanes: int, dealt: bool = False) -> Group:
-    """Ranks that fill one node after the other, or are dealt to the nodes like cards."""
+    """Return groups of ranks that fill node after node, or go to the nodes in turn."""
     places = np.arange(nodes * lanes)
     on = places % nodes if dealt else places // lanes
     return Group(ranks=tuple(places.tolist()), nodes=tuple(on.tolist()))
@@ -37,7 +37,7 @@ def laws(name: str, machines: Sequence[Machine]) -> Iterator[Finding]:
     yield examined("text", lambda: _text(name))
     groups = [grid(*shape, dealt=dealt) for shape in GRIDS for dealt in (False, True)]
     proof = examined("proof", lambda: _proof(name, groups))
-    proof = proof._replace(holds=bool(proof.holds))  # what is refused for all groups is no schedule
+    proof = proof._replace(holds=bool(proof.holds))  # False if all groups were rejected
     yield proof
     yield examined("rounds", lambda: _read_twice(name))
     yield examined("sums", lambda: _sums(name), proof)
@@ -50,7 +50,7 @@ def laws(name: str, machines: Sequence[Machine]) -> Iterator[Finding]:
 
 
 def _text(name: str) -> str:
-    """Ask for what `explain` shows: when the collective is good, and where it comes from."""
+    """Require the text that `explain` shows: when the collective is good, and its source."""
     made = COLLECTIVES[name]
     words = set((inspect.getdoc(made) or "").replace(",", " ").split())
     missing = [word for word in ("Good", "Source:") if word not in words]
@@ -61,7 +61,7 @@ def _text(name: str) -> str:
 
 
 def _schedules(name: str, groups: Sequence[Group]) -> tuple[list[tuple[Group, Schedule]], str]:
-    """Return the groups with their schedules, and why others are refused."""
+    """Return the groups with their schedules, and the reason why other groups are rejected."""
     made, refused = [], ""
     for group in groups:
         try:
@@ -74,7 +74,7 @@ def _schedules(name: str, groups: Sequence[Group]) -> tuple[list[tuple[Group, Sc
 
 
 def _proof(name: str, groups: Sequence[Group]) -> str:
-    """Prove the schedules of the groups; some may be refused, in a sentence."""
+    """Prove the schedules of the groups; the collective may reject some groups with a sentence."""
     made, refused = _schedules(name, groups)
     for _, schedule in made:
         check(schedule)
@@ -96,7 +96,7 @@ def _read_twice(name: str) -> str:
 
 
 def _summed(name: str) -> list[Group]:
-    """Return groups on which a bucket is summed."""
+    """Return the groups on which to sum a bucket."""
     reason = illegal(COLLECTIVES[name](ALONE), CODECS["dense"])
     if reason:
         raise Skipped(f"{reason}; it may be a part of methods")
@@ -106,7 +106,7 @@ def _summed(name: str) -> list[Group]:
 
 
 def _sums(name: str) -> str:
-    """Sum whole numbers, which add up exactly in any order."""
+    """Sum whole numbers, which are exact in any order."""
     groups, rng = _summed(name), np.random.default_rng(1)
     for group in groups:
         gradients = [rng.integers(-8, 9, NUMEL).astype(np.float32) for _ in group.ranks]

@@ -1,4 +1,4 @@
-"""What was found when a law was examined, in one sentence."""
+"""The finding for an examined law, in one sentence."""
 
 import traceback
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from commsched.errors import CommschedError
 
 
 class Finding(NamedTuple):
-    """A law, whether it holds (None: not examined), and what was seen."""
+    """A law, whether it holds (None: not examined), and what the examination saw."""
 
     law: str
     holds: bool | None
@@ -21,13 +21,13 @@ class Finding(NamedTuple):
 
 
 class Skipped(Exception):
-    """Says why a law is not examined."""
+    """The reason why a law is not examined."""
 
 
 def examined(law: str, examine: Callable[[], str], given: Finding | None = None) -> Finding:
-    """Examine a law: `examine` returns what it saw; what it raises is the finding.
+    """Examine a law: `examine` returns what it saw, or raises the error that becomes the finding.
 
-    A law that says something only where another one holds is `given` that one.
+    `given` is the finding of a law without which this law says nothing.
     """
     if given is not None and not given.holds:
         how = "is skipped" if given.holds is None else "fails"
@@ -41,7 +41,7 @@ def examined(law: str, examine: Callable[[], str], given: Finding | None = None)
 
 
 def _told(error: Exception) -> str:
-    """Say what went wrong; of what is no sentence of ours also where."""
+    """Return the message of an error; for errors that are not ours, with type and place."""
     if isinstance(error, CommschedError):
         return str(error)
     last = traceback.extract_tb(error.__traceback__)[-1]
@@ -50,6 +50,6 @@ def _told(error: Exception) -> str:
 
 
 def require(holds: bool, sentence: str) -> None:
-    """Raise a sentence if what it denies does not hold."""
+    """Raise an error with this sentence unless the condition holds."""
     if not holds:
         raise CommschedError(sentence)

@@ -1,4 +1,4 @@
-"""A method with a plug-in on real ranks of this machine, every sum compared with a dense one."""
+"""The run of a plug-in's method on real ranks of this machine, with each sum checked."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -1,4 +1,4 @@
-"""What a method with a plug-in costs, and that bytes are sent as they are priced."""
+"""The price of a method with a plug-in, and the check that sent bytes equal priced bytes."""
 
 from collections.abc import Sequence
 
@@ -22,12 +22,12 @@ MACHINE = "p3.16xlarge"
 
 
 def machines(name: str, sizes: Sequence[int]) -> list[Machine]:
-    """Return a shipped machine with each number of ranks."""
+    """Return a shipped machine for each number of ranks."""
     return sized(machine_file.load(name), sizes)
 
 
 def sized(known: Machine, sizes: Sequence[int]) -> list[Machine]:
-    """Return a machine with each number of ranks: full nodes, or a single one."""
+    """Return a machine for each number of ranks: full nodes, or a single node."""
     lanes = known.everyone.lanes
     for size in sizes:
         if size > lanes and size % lanes:
@@ -40,7 +40,7 @@ def sized(known: Machine, sizes: Sequence[int]) -> list[Machine]:
 
 
 def as_sent(method: Method, groups: Sequence[Group], numel: int) -> str:
-    """Compare priced bytes with those that ranks in one process send; to rounding of their sum."""
+    """Compare priced bytes with those that ranks in one process send, up to rounding of the sum."""
     rng, known = np.random.default_rng(2), machine_file.load(MACHINE)
     for group in groups:
         spec = BucketSpec.uniform(numel)
@@ -60,7 +60,7 @@ def as_sent(method: Method, groups: Sequence[Group], numel: int) -> str:
 
 
 def compared(name: str, machine: Machine) -> str:
-    """Say what a method costs, and what the usual ones cost."""
+    """Return a sentence with the prices of a method and of the usual methods."""
     spec = BucketSpec.uniform(NUMEL)
     times = {
         each: price(find_method(each), spec, machine, machine.everyone).seconds

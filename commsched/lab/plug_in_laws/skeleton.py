@@ -1,4 +1,4 @@
-"""Plug-ins to begin with: a small one that obeys all laws, and its test."""
+"""Skeletons of plug-ins: small ones that obey all laws, with their tests."""
 
 import ast
 import keyword

@@ -1,1 +1,1 @@
-"""Published numbers against the library's."""
+"""Comparison of published numbers with the library's predictions."""

@@ -1,4 +1,4 @@
-"""The page of all papers: verdicts, and every published number beside ours, in Markdown."""
+"""The Markdown page of all papers: verdicts, and every published number beside ours."""
 
 from collections.abc import Sequence
 

@@ -14,7 +14,7 @@ from commsched.registry import Registry
 from commsched.units import count
 
 PUBLISHED_ONLY = "published only: nothing here predicts it"
-CAUSES = 2  # that a verdict names
+CAUSES = 2  # most causes that a verdict names
 RESULT = 0.15  # bar of every published result: times, speed-ups, shares, measured sizes
 FORMULA = 0.01  # bar of a printed formula's value, and of our derivations
 
@@ -35,7 +35,7 @@ class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     inputs: str
     unit: str  # "" for a plain number
     published: float | None = None  # printed in the paper; None: not available, or not printed
-    derived: float | None = None  # ours, from the paper's formulas; never beside a published one
+    derived: float | None = None  # by the paper's formulas; only if `published` is None
     predicted: float | None = None  # None: `note` says why
     bar: float = RESULT  # relative error that must not be exceeded
     inferred: tuple[Otherwise, ...] = ()
@@ -59,7 +59,7 @@ class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def met(self) -> bool:
         """Tell whether the row's bar holds; True if there is nothing to compare.
 
-        A time of this processor has no bar: the paper's is of another one.
+        A time measured on this processor has no bar, because the paper used another processor.
         """
         return self.measured or self.error is None or abs(self.error) <= self.bar
 
@@ -71,7 +71,7 @@ class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Trend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An order or a limit that the published numbers show, and whether ours show it."""
+    """An order or a limit that the published numbers obey, and whether ours obey it."""
 
     what: str
     shown: str  # our numbers
@@ -97,7 +97,7 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def verdict(self) -> str:
-        """Say in one line whether the published results came out, or why not."""
+        """Say in one line whether the published results are reproduced, or why not."""
         results = [row for row in self.rows if row.is_result]
         if not results:
             return f"no verdict: no result could be compared{self._orders}"
@@ -148,7 +148,7 @@ def reproduce(name: str) -> Reproduction:
 
 
 def read(path: Path) -> Reproduction:
-    """Read what `write` has written; raise CommschedError for any other file."""
+    """Read a reproduction's file; raise CommschedError for any other file."""
     return files.read(path, Reproduction)
 
 
@@ -206,7 +206,7 @@ def root(function: Callable[[float], float], low: float, high: float) -> float:
 
 
 def crossing(more: Callable[[int], float], most: int = 1024) -> float:
-    """Return the number from 2 on at which `more` rises to 0, interpolated between integers."""
+    """Return the number, at least 2, at which `more` rises to 0, interpolated between integers."""
     before = more(2)
     for number in range(3, most + 1):
         now = more(number)

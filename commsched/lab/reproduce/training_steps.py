@@ -33,7 +33,7 @@ def one_layer(name: str, numel: int, seconds: float) -> Net:
 
 
 def in_turn(net: Net, machine: Machine, method: str) -> float:
-    """Seconds of a step that exchanges all gradients as one bucket after the backward pass."""
+    """Return the seconds of a step that exchanges all gradients in one bucket after backward."""
     launch = Launch(
         name="gradients",
         pieces=tuple(Piece(t.name, 0, t.numel) for t in net.tensors.values()),
@@ -45,7 +45,7 @@ def in_turn(net: Net, machine: Machine, method: str) -> float:
 
 
 def overlapped(net: Net, machine: Machine, methods: Mapping[str, str]) -> float:
-    """Seconds of a step that exchanges each tensor by its method as soon as it is ready."""
+    """Return the seconds of a step that exchanges each tensor by its method once it is ready."""
     request = Request(
         net=net, machine=machine, params=UPDATED, force=methods, lossy=_lossy(methods)
     )
@@ -60,12 +60,12 @@ def _lossy(methods: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def computing(net: Net, machine: Machine) -> float:
-    """Seconds of the forward and the backward pass alone."""
+    """Return the seconds of the forward and the backward pass alone."""
     return sum(sum(net.seconds(layer, machine.device)) for layer in net.layers)
 
 
 def pipelined(graph: Net, machine: Machine, strategy: str, method: str, **params: Param) -> Plan:
-    """A pipeline whose stages sum their gradients as one bucket each, by a method."""
+    """Plan a pipeline whose stages each sum their gradients in one bucket by a method."""
     chosen = STRATEGIES[strategy]
     assert isinstance(chosen, PipelineStrategy)
     nothing = Plan(net=graph, machine=machine, launches=(), strategy=strategy, params=params)
@@ -88,7 +88,7 @@ def pipelined(graph: Net, machine: Machine, strategy: str, method: str, **params
 
 
 def gridded(graph: Net, machine: Machine, **params: Param) -> Plan:
-    """A plan of `3d` in float16, all of whose sums are rings; a stage's gradients are one.
+    """Plan `3d` in float16; all sums are rings, and each stage has one bucket of gradients.
 
     zero=1: gradients end in shards, and parameters are gathered.
     """
@@ -140,7 +140,7 @@ def _sums_of(stage: Stage, zero: bool) -> Iterator[Launch]:
 
 
 def fully_sharded(net: Net, machine: Machine, reduce: str, again: bool) -> Plan:
-    """A plan of `zero3` in float16 whose units are blocks; gradients are summed by a codec.
+    """Plan `zero3` in float16 with blocks as units; a codec sums the gradients.
 
     again: parameters are dropped after forward, and gathered again before backward.
     """
@@ -178,19 +178,19 @@ def _of_units(
 
 
 def memory(plan: Plan) -> Memory:
-    """Bytes on the rank that needs most."""
+    """Return the bytes of memory on the rank that needs most."""
     return STRATEGIES[plan.strategy].memory(plan)
 
 
 class Batch(NamedTuple):
-    """Seconds of one step of a pipeline, and of what its ranks do in it: means over the ranks."""
+    """Seconds of one step of a pipeline and of its parts: means over the ranks."""
 
     seconds: float
     compute: float
-    messages: float  # that no compute hides
-    bubble: float  # in which nothing happens, from the first stage's start on
-    waited: float  # for the other replicas of a stage
-    collective: float  # from the arrival of the last replica on
+    messages: float  # messages that no compute hides
+    bubble: float  # idle time since the first stage's start
+    waited: float  # waiting for the other replicas of a stage
+    collective: float  # collectives since the arrival of the last replica
 
 
 def simulated(plan: Plan) -> Batch:

@@ -1,4 +1,4 @@
-"""How a process gets onto a host: scripts that stand in for ssh, host names and host files."""
+"""The files that start processes on a host: scripts in place of ssh, host names, host files."""
 
 import contextlib
 import os
@@ -75,7 +75,7 @@ def home() -> Path:
 
 
 def cores(hosts: int, usable: Sequence[int]) -> list[list[int]]:
-    """Share out cores among hosts: some for each, or each for as many hosts, or all for all."""
+    """Share out cores among hosts: several cores per host, several hosts per core, all for all."""
     each, others = divmod(len(usable), hosts)
     if not others:
         return [list(usable[each * i : each * (i + 1)]) for i in range(hosts)]
@@ -86,7 +86,7 @@ def cores(hosts: int, usable: Sequence[int]) -> list[list[int]]:
 
 
 class Files:
-    """The files of one testbed; they follow from its name and spec, and are written when needed."""
+    """The files of one testbed, which follow from its name and spec."""
 
     def __init__(self, name: str) -> None:
         self._folder = home() / name
@@ -99,7 +99,7 @@ class Files:
         return ["setpriv", "--pdeathsig", "KILL", str(self._folder / "host"), "h0", command]
 
     def slots(self, family: str) -> Path:
-        """The host file of an MPI."""
+        """Return the host file of an MPI."""
         return self._folder / family.replace(" ", "-").lower()
 
     def write(self, spec: Spec) -> None:
@@ -131,7 +131,7 @@ class Files:
             raise CommschedError(f"{self._folder}: cannot be written: {error.strerror}") from None
 
     def died(self) -> list[str]:
-        """The hosts whose first process was killed since the files were written."""
+        """Return the hosts whose first process was killed since the files were written."""
         try:
             found = (self._folder / "died").read_text(encoding="ascii").split()
         except OSError:

@@ -1,4 +1,4 @@
-"""The words and variables with which each MPI starts its ranks on the hosts of a testbed."""
+"""The command lines and variables with which each MPI starts ranks on a testbed's hosts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ Started = tuple[list[str], dict[str, str]]
 
 
 def _mpich(files: Files) -> Started:
-    """Hydra; sockets between hosts through libfabric, shared memory inside a host."""
+    """Configure Hydra: sockets through libfabric between hosts, shared memory inside a host."""
     words = ["-f", str(files.slots("MPICH")), "-iface", INTERFACE]
     words += ["-launcher", "ssh", "-launcher-exec", str(files.enter)]
     return words, {
@@ -32,11 +32,11 @@ def _mpich(files: Files) -> Started:
 
 
 def _open_mpi(files: Files) -> Started:
-    """PRRTE (Open MPI 5); its own sockets between hosts, shared memory inside a host."""
+    """Configure PRRTE (Open MPI 5): its sockets between hosts, shared memory inside a host."""
     return ["--hostfile", str(files.slots("Open MPI"))], {
         "PRTE_MCA_plm_ssh_agent": str(files.enter),
         "PRTE_MCA_prte_if_include": INTERFACE,
-        # All hosts have the same cores: bound, the first ranks of all hosts would share one.
+        # All hosts have the same cores: with binding, all first ranks would share one core.
         "PRTE_MCA_rmaps_default_mapping_policy": "slot:oversubscribe",
         "PRTE_MCA_hwloc_default_binding_policy": "none",
         "OMPI_MCA_mpi_yield_when_idle": "1",
@@ -50,7 +50,7 @@ FAMILIES: Mapping[str, Callable[[Files], Started]] = {"MPICH": _mpich, "Open MPI
 
 
 def start(launcher: Launcher, files: Files, words: Sequence[str]) -> Started:
-    """The command line for mpiexec's `words`, and its variables."""
+    """Return the command line for mpiexec's `words`, and its variables."""
     if launcher.family not in FAMILIES:
         known = " and ".join(FAMILIES)
         raise CommschedError(f"a testbed starts ranks of {known}, not of {launcher.family}")

@@ -1,6 +1,6 @@
-"""Build, read and remove the namespaces, the bridge and the shaped ports of a testbed.
+"""The namespaces, the bridge and the shaped ports of a testbed: how to build and remove them.
 
-The kernel holds all state, so that nothing can contradict it: a testbed NAME is its namespaces
+The kernel holds all state, so no file can contradict it: a testbed NAME is its namespaces
 `commsched.NAME.h0`, ... and `commsched.NAME.switch`; each host has `eth0`, whose other end is the
 port of the same name as the host on the bridge `switch`; both ends have a token bucket. The
 bridge's alias, set last, holds the lanes. Nothing is made in the machine's own namespace.
@@ -27,12 +27,12 @@ NETWORK = "10.77.0"  # the first three bytes of a host's address, seen only insi
 ALIAS = "commsched lanes="
 FRAME = 9000  # B, jumbo: the headers take 0.7 % of the rate, with 1500 they take 4.4 %
 HEADERS = 66  # B of a frame that are not data: Ethernet 14, IPv4 20, TCP with timestamps 32
-# s of the rate that a bucket saves up over a pause. With half of this, late timers lost up to 7 %
-# of the rate on a loaded 2-core machine; with twice this, 250 kB arrived 1 ms early.
+# s of traffic that a bucket saves up over a pause. Half of it: late timers lost up to 7 % of the
+# rate on a loaded 2-core machine. Twice: 250 kB arrived 1 ms early.
 BURST = 0.5e-3
 LEAST_BURST = FRAME + 300  # B, a bucket smaller than a frame lets nothing through
 QUEUE = 64_000_000  # B, more than what senders keep in flight: the switch loses nothing
-WINDOW = 20e-3  # s of the rate that a receiver lets one sender have in flight, at the most
+WINDOW = 20e-3  # most s of traffic that a receiver lets one sender have in flight
 LEAST_WINDOW, MOST_WINDOW = 262_144, 6_291_456  # B, the latter is the kernel's default
 AGAIN = 0.1  # s between attempts to read counters
 KILL = 10.0  # s for killed processes to be gone
@@ -53,7 +53,7 @@ class Traffic(NamedTuple):
 
     @property
     def data_sent(self) -> int:
-        """B without headers."""
+        """Bytes sent, without headers."""
         return self.sent - HEADERS * self.frames_sent
 
     @property
@@ -62,12 +62,12 @@ class Traffic(NamedTuple):
 
 
 def namespace(name: str, host: str) -> str:
-    """The namespace of a host, or of the switch."""
+    """Return the namespace of a host, or of the switch."""
     return f"{PREFIX}{name}.{host}"
 
 
 def address(host: int) -> str:
-    """The IPv4 address of host number `host`."""
+    """Return the IPv4 address of host number `host`."""
     return f"{NETWORK}.{host + 1}"
 
 
@@ -115,14 +115,14 @@ def _build_host(where: str, number: int, rate: float) -> None:
     window = round(min(max(WINDOW * rate, LEAST_WINDOW), MOST_WINDOW))
     settings = {
         "tcp_rmem": f"4096 131072 {window}",
-        "tcp_slow_start_after_idle": "0",  # a step's pause must not make its next message slow
+        "tcp_slow_start_after_idle": "0",  # a pause must not slow down the next message
     }
     script = "".join(f"echo {v} > /proc/sys/net/ipv4/{k} || exit 1\n" for k, v in settings.items())
     command("ip", "netns", "exec", where, "sh", "-s", lines=script)
 
 
 def _bucket(device: str, rate: float) -> str:
-    """A line for tc, whose `bps` are bytes per second."""
+    """Return a line for tc, whose `bps` are bytes per second."""
     burst = max(BURST * rate, LEAST_BURST)
     return (
         f"qdisc add dev {device} root tbf rate {rate:.0f}bps burst {burst:.0f}b limit {QUEUE:.0f}b"
@@ -154,7 +154,7 @@ def read(name: str) -> Spec | None:
 
 
 def _rates(where: str) -> dict[str, float]:
-    """B/s of each token bucket in a namespace."""
+    """Return the B/s of each token bucket in a namespace."""
     return {port: float(row["options"]["rate"]) for port, row in _counts(where).items()}
 
 
@@ -187,7 +187,7 @@ def traffic(name: str, spec: Spec) -> tuple[Traffic, ...]:
 
 
 def connected(name: str, spec: Spec) -> bool:
-    """Tell whether every host still has its port, quickly enough for calls during a job."""
+    """Tell whether every host still has its port; fast enough for calls during a job."""
     try:
         switch = namespace(name, SWITCH)
         shown = command("ip", "-n", switch, "-o", "link", "show", "master", SWITCH)

@@ -1,4 +1,4 @@
-"""Check that a job's bytes crossed the shaped ports: compare expected bytes with counters."""
+"""The check that a job's bytes crossed the shaped ports: expected bytes against counters."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from commsched.program.registry import STRATEGIES
 from commsched.timeline.model import Timeline
 from commsched.units import nbytes
 
-# A retransmission or an option in a header makes the count of data inexact; measured: 0.1 %.
+# Retransmissions and header options make the count of data inexact; measured: 0.1 %.
 TOLERANCE = 0.02
 
 
@@ -81,7 +81,7 @@ def crossing(plan: Plan, measured: Timeline, spec: Spec) -> tuple[Crossing, ...]
 def _places(measured: Timeline, spec: Spec) -> Ints:
     """Return the number of each rank's host, (ranks,), as recorded by the run.
 
-    If the run used fewer hosts than the testbed has, return the placement that was asked for.
+    If the run used fewer hosts than it should have, return the requested placement.
     """
     asked = np.arange(measured.ranks) // spec.lanes % spec.hosts
     seen = measured.run.hosts
@@ -93,7 +93,7 @@ def _places(measured: Timeline, spec: Spec) -> Ints:
 
 
 def _between(phase: Phase, where: Ints, sizes: Floats, hosts: int) -> Floats:
-    """B of one operation from host to host, (hosts, hosts): each member's bytes by its moves.
+    """Return the B of one operation from host to host, (hosts, hosts), by each member's moves.
 
     where: (members,) number of each member's host; sizes: (members,) B that it sent.
     """
@@ -109,7 +109,7 @@ def _between(phase: Phase, where: Ints, sizes: Floats, hosts: int) -> Floats:
 
 
 def _phases(plan: Plan, measured: Timeline) -> Mapping[str, tuple[int, Phase]]:
-    """The launch and the phase of every exchange of the plan, by the operation's name."""
+    """Return the launch and the phase of every exchange of the plan, by the operation's name."""
     decisions = measured.decisions
     found = {}
     lower = STRATEGIES[plan.strategy].lower

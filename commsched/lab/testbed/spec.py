@@ -43,7 +43,7 @@ class Spec:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The host names."""
+        """Return the host names."""
         return tuple(f"h{i}" for i in range(self.hosts))
 
     @property
@@ -61,7 +61,7 @@ class Spec:
 
 
 def rate_text(rate: float) -> str:
-    """Write B/s like `200mbit`."""
+    """Format B/s as in `200mbit`."""
     unit = next((u for u in ("gbit", "mbit") if rate >= UNITS[u]), "kbit")
     return f"{rate / UNITS[unit]:.6g}{unit}"
 

@@ -1,4 +1,4 @@
-"""The rights and the programs that a testbed needs, and how its commands are run."""
+"""The rights and the programs that a testbed needs, and the execution of its commands."""
 
 import os
 import shutil

@@ -1,1 +1,1 @@
-"""Accuracy of predictions on this machine: every net, fabric and method is run and compared."""
+"""Validation of predictions on this machine: nets, fabrics and methods are run and compared."""

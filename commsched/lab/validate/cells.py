@@ -1,7 +1,7 @@
-"""Cells of a validation: a bed, a net that is new to it, its compute, and a method for all buckets.
+"""Cells of a validation: a bed, a net, a kind of compute, and a method for all buckets.
 
-Cells are drawn by seed so that each bed meets every method, and each method every kind of net and
-compute and every ratio, on different beds.
+Cells are drawn by seed: each bed gets every method, and over the beds each method meets every kind
+of net, every kind of compute and every ratio.
 """
 
 from collections import Counter
@@ -43,24 +43,24 @@ EMULATED = (SLEEP, SPIN)
 RATIOS = (0.25, 1.0, 4.0)  # s of compute per s of a dense exchange of the net
 TRAINED = ("gpt", "words", "mlp", "cnn")
 BATCH = 16  # samples of a rank in a training
-DENSE, PLANNED = "ring+dense", "best"  # two methods: a dense exchange, and what our planner chooses
-DENSITY = 0.05  # of dense tensors in cells with a method for sparse tensors
-SECONDS = 0.2  # of compute and dense exchange of a step together: long enough to measure
+DENSE, PLANNED = "ring+dense", "best"  # two methods: a dense exchange, and the planner's choice
+DENSITY = 0.05  # given to dense tensors in cells with a method for sparse tensors
+SECONDS = 0.2  # compute plus dense exchange of a step: long enough to measure
 BUCKETS = 8  # per net, at the most
 LONGEST = 0.4  # s of a predicted step; nets with slower methods are smaller
 LARGEST = 2**26  # most elements of a net, for links that seem to take no time per byte
-PARTS = 4  # of a whole run; each visits all beds, and the first is the subset
+PARTS = 4  # parts of a whole run; each visits all beds, and the first is the subset
 SUBSET, FEW_TRAINED = 3, 1  # cells of emulated compute, and trainings, per bed in the subset
-CASES, FEW_CASES = 12, 2  # decisions, and those of the subset
+CASES, FEW_CASES = 12, 2  # decisions of a whole run, and of the subset
 
 
 class ValidationCell(NamedTuple):
-    """What is planned, predicted and run."""
+    """A case that is planned, predicted and run."""
 
     bed: str
     net: str
     compute: str
-    ratio: float  # of compute to the dense exchange; 0: the net's own
+    ratio: float  # compute over the dense exchange; 0: the net's own
     method: str  # "": the case of a decision between plans
 
     def __str__(self) -> str:
@@ -69,13 +69,13 @@ class ValidationCell(NamedTuple):
 
     @property
     def stem(self) -> str:
-        """Return a file's name."""
+        """Return the stem of the cell's file names."""
         words = (self.net, self.compute, f"{self.ratio:g}", self.method or "decision")
         return "-".join(words).replace(":", "_").replace("/", "_")
 
 
 def covering(group: Group, rng: Random) -> tuple[list[str], list[str]]:
-    """Return all methods of several phases, and pairs with every collective and every codec."""
+    """Return all methods of several phases, and pairs that cover every collective and codec."""
     legal = list(legal_methods(group))
     pairs = [m for m in legal if m.codec is not None]
     rng.shuffle(pairs)
@@ -89,7 +89,7 @@ def covering(group: Group, rng: Random) -> tuple[list[str], list[str]]:
 
 
 def draw(seed: int, beds: Sequence[str] = BEDS, named: bool = False) -> list[list[ValidationCell]]:
-    """Return all cells and decisions in parts, each bed by bed; the first part is the subset.
+    """Return all cells and decisions in parts, sorted by bed; the first part is the subset.
 
     The subset has a bed of each stratum, or all beds if the user has named them.
     """
@@ -113,7 +113,7 @@ def draw(seed: int, beds: Sequence[str] = BEDS, named: bool = False) -> list[lis
 
 
 def _newest(cells: Sequence[ValidationCell], chosen: Sequence[ValidationCell]) -> ValidationCell:
-    """Return the first cell whose method the chosen ones lack, and whose kinds they have least."""
+    """Return the cell that adds most: a method not chosen yet, then the rarest kinds."""
     methods = {cell.method for cell in chosen}
     had = Counter(kind for cell in chosen for kind in _kinds(cell))
 
@@ -129,9 +129,9 @@ def _kinds(cell: ValidationCell) -> tuple[object, object]:
 
 
 def _emulated(bed: str, seed: int) -> list[ValidationCell]:
-    """Return cells of emulated compute: every method once, a dense ring in each way.
+    """Return cells of emulated compute: every method once, a dense ring with each kind and ratio.
 
-    Two beds that follow each other in BEDS share the pairs, so that together they meet all.
+    Two consecutive beds of BEDS divide the pairs between them.
     """
     rng = Random(f"emulated {bed} {seed}")
     number = BEDS.index(bed) if bed in BEDS else None
@@ -161,7 +161,7 @@ def _cycle(rng: Random) -> Iterator[str]:
 
 
 def _trained(bed: str, seed: int) -> list[ValidationCell]:
-    """Return trainings: every net, with the planner's plan, and with a method if cores are free."""
+    """Return trainings of every net by the planner's plan, and by a method if cores suffice."""
     rng = Random(f"trained {bed} {seed}")
     names = rng.sample(TRAINED, len(TRAINED))
     first = [PLANNED, DENSE] * 2
@@ -174,7 +174,7 @@ def _trained(bed: str, seed: int) -> list[ValidationCell]:
 
 
 def _decisions(seed: int, few: Sequence[str], beds: Sequence[str]) -> list[ValidationCell]:
-    """Return the cases of decisions, the first on beds of the subset, of few ranks at first."""
+    """Return the cases of decisions: first those on beds of the subset, with fewer ranks first."""
     rng = Random(f"decisions {seed}")
     quick = sorted(rng.sample(few, len(few)), key=lambda bed: Bed.of(bed).ranks)
     places = [*quick, *rng.sample(list(beds), len(beds))]
@@ -240,7 +240,7 @@ def _for_sparse(method: Method) -> bool:
 
 
 def _sparse(net: Net, method: Method) -> Net:
-    """Make the dense gradients of a net as sparse as after top-k; all, if they shall be static."""
+    """Make dense gradients as sparse as after top-k; all gradients if static ones are needed."""
     law = Sparsity(law="mask" if method.static else "uniform", density=DENSITY)
 
     def thinned(tensor: Tensor) -> Tensor:

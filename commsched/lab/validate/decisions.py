@@ -1,4 +1,4 @@
-"""Measure the planner's choices and other systems' plans of a net on a bed, in turns."""
+"""Measurement in turns of the planner's choice and other systems' plans of a net on a bed."""
 
 from dataclasses import replace
 from statistics import median
@@ -20,15 +20,15 @@ from commsched.simulate.exchange_costs import Known
 from commsched.timeline import measure
 
 FP16, TOPK = "fp16", "topk:0.01"
-# The first is the planner's choice among everything that a plan may lose here.
+# The first planner is ours with every allowed loss.
 OURS = {"best": (FP16, TOPK), "best lossless": (), "best fp16": (FP16,), "best top-k": (TOPK,)}
 OTHERS = ("ddp-25mb", "horovod-64mb", "bytescheduler", "all-topk", "hipress", "espresso")
-MORE = ("all-coo", "per-tensor")  # where plans of those above are equal
+MORE = ("all-coo", "per-tensor")  # used if plans of the others are equal
 PLANS = 8
 TURNS = 2  # runs of each plan: all plans once, then all again
 STEPS = 8  # of a run, at the most
 PLANNING = 4.0  # s of search for each of our plans
-USUAL = 100e6  # B of gradients of a net for which buckets of fixed sizes are meant
+USUAL = 100e6  # B of gradients of a usual net, for which fixed bucket sizes are meant
 
 
 class PredictedPlan(NamedTuple):
@@ -56,7 +56,7 @@ def plans(net: Net, machine: Machine, planning: float = PLANNING) -> list[Predic
 
     for name, lossy in OURS.items():
         add(name, make_plan(replace(everything, lossy=lossy)))
-    # A wider search within its time may be worse than a narrower one.
+    # A wider search may end with a worse plan in equal time.
     found = dict(sorted(found.items(), key=lambda item: item[1].seconds))
     problem = Problem(everything)
     for name in (*OTHERS, *MORE):
@@ -71,7 +71,7 @@ def plans(net: Net, machine: Machine, planning: float = PLANNING) -> list[Predic
 def measured_plans(
     case: ValidationCell, net: Net, machine: Machine, session: BedSession, steps: int
 ) -> tuple[MeasuredPlan, ...]:
-    """Plan a case in all ways and run the plans in turns; the planner's choice is the first."""
+    """Plan a case with all planners and run the plans in turns; the planner's choice is first."""
     session.say(f"{case}: planning")
     made = plans(net, machine)
     measured: list[list[float]] = [[] for _ in made]

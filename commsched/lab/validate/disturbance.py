@@ -1,4 +1,4 @@
-"""Repeat measurements during which other guests of the host took processor time or memory."""
+"""Repetition of measurements that other guests of the host disturbed."""
 
 import math
 import os
@@ -14,25 +14,25 @@ import numpy as np
 from commsched.machine.trust import STEADY
 
 T = TypeVar("T")
-CALM = 0.02  # share of the processor time that may be stolen while something is measured
+CALM = 0.02  # largest share of stolen processor time in a calm measurement
 TRIES = 3
-PATIENCE = 60.0  # s, default limit of all repetitions and waits together
+PATIENCE = 60.0  # s, default limit of the sum of all repetitions and waits
 PAUSE = 1.0  # s between two looks at the memory
 
 STAT = Path("/proc/stat")
 _STEAL = 7  # index of the stolen time in the line "cpu"
-_COPIED, _COPIES = 32 * 2**20, 32  # B of each copy, more than a core's share of the caches
+_COPIED, _COPIES = 32 * 2**20, 32  # B of a copy, beyond a core's caches; copies
 
 
 class Disturbance(NamedTuple):
-    """What others took from a measurement."""
+    """The resources that other guests took from a measurement."""
 
     stolen: float  # share of the processor time
-    memory: float | None = None  # s of a copy, over what it usually takes
+    memory: float | None = None  # s of a copy over the usual s
 
     @property
     def size(self) -> float:
-        """Return how large it is; at most 1 is calm."""
+        """Return the size of the disturbance; at most 1 is calm."""
         return max(self.stolen / CALM, abs(math.log(self.memory or 1.0)) / math.log1p(STEADY))
 
 
@@ -64,7 +64,7 @@ def _ticks(stat: Path) -> tuple[int, int]:
 
 
 class Calm:
-    """Repeats what others disturb; returns the calmest measurement."""
+    """A callable that repeats disturbed measurements and returns the calmest."""
 
     def __init__(
         self,
@@ -79,9 +79,9 @@ class Calm:
     def __call__(
         self, measure: Callable[[], T], usual: float | None = None
     ) -> tuple[T, Disturbance]:
-        """Return the result of the calmest of up to TRIES measurements, and what disturbed it.
+        """Return the result of the calmest of up to TRIES measurements, and its disturbance.
 
-        usual [s]: of a copy of memory, as before and after a calm measurement; None: any.
+        usual [s]: of a copy of memory before and after a calm measurement; None: do not check.
         """
         found: list[tuple[T, Disturbance]] = []
         while True:
@@ -102,7 +102,7 @@ class Calm:
                 return min(found, key=lambda one: one[1].size)
 
     def _steady(self, usual: float) -> float:
-        """Wait, while there is patience, until a copy takes what it did; return what it takes."""
+        """Wait within the patience until a copy takes the usual time; return its last time."""
         while True:
             begun, copy = time.monotonic(), self.copying()
             if self._left <= 0 or Disturbance(0.0, copy / usual).size <= 1.0:

@@ -1,4 +1,4 @@
-"""Where plans are validated: this machine's shared memory or GPU, or hosts on a testbed."""
+"""The fabrics for validation: this machine's shared memory or GPUs, or hosts on a testbed."""
 
 import os
 import re
@@ -77,7 +77,7 @@ class Bed(NamedTuple):
 
     @contextmanager
     def running(self) -> Iterator["ValidationFabric"]:
-        """Yield what runs its ranks; remove its testbed at the end."""
+        """Yield the fabric that runs the ranks; remove its testbed at the end."""
         if self.fabric in ON_THIS:
             yield SharedMemoryFabric(self.ranks, "cuda" if self.fabric == GPU else "cpu")
         else:
@@ -86,7 +86,7 @@ class Bed(NamedTuple):
 
 
 class ValidationFabric(Protocol):
-    """Runs the ranks of a job."""
+    """The interface of a fabric: it runs the ranks of a job."""
 
     def run(self, *words: str) -> None:
         """Run a commsched command on all ranks."""
@@ -167,7 +167,7 @@ def launcher() -> Launcher:
     """Return the mpiexec of the MPI that mpi4py loads, for a testbed."""
     path = found.find_mpiexec()
     family = found.family(found.library())
-    assert family is not None  # mpiexec was found by its family
+    assert family is not None  # a known family has an mpiexec
     return Launcher(family=family, command=(path,), variables=found.environment())
 
 

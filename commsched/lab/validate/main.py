@@ -1,4 +1,4 @@
-"""Calibrate each bed, then predict and run each cell: the accuracy table."""
+"""The validation: calibrate each bed, then predict and run each cell of the accuracy table."""
 
 import math
 import os
@@ -36,8 +36,8 @@ from commsched.timeline.compare import Comparison, compare
 
 TABLE = "table.jsonl"
 WARM = 1  # warm-up steps, which are left out
-LASTS = 2.0  # s of a predicted run at least: cores change their speed many times a second
-TOLD = 0.005  # least share of the iteration that is said of an error's parts
+LASTS = 2.0  # least s of a run as predicted: cores change their speed many times a second
+TOLD = 0.005  # least share of the iteration of a reported part of an error
 MOST_TOLD = 6
 
 Done = Callable[[Row, float], None]  # called with each finished row and the seconds that it took
@@ -45,7 +45,7 @@ Done = Callable[[Row, float], None]  # called with each finished row and the sec
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationRequest:
-    """Which cells are validated, part by part, and how."""
+    """The cells to validate, part by part, and the settings."""
 
     parts: Sequence[Sequence[ValidationCell]]
     steps: int = 11  # at least, including one warm-up step
@@ -64,9 +64,9 @@ SETTINGS = ("steps", "seconds")  # that every row depends on
 def validate(wanted: ValidationRequest, folder: Path, say: Say, done: Done) -> list[Row]:
     """Return the rows of the wanted cells; `folder` stores all files and finished rows.
 
-    Each part calibrates its beds anew, so that machine and cells are measured within minutes. An
-    interrupted validation goes on, with the same SETTINGS: a cell is run again only if it failed,
-    or if its bed has been calibrated again.
+    Each part calibrates its beds anew, so that machine and cells are measured within minutes. A
+    further call with the same SETTINGS continues an interrupted validation: it runs a cell again
+    only if the cell failed, or if its bed has been calibrated again.
     """
     begin(folder, {name: getattr(wanted, name) for name in SETTINGS})
     calm = Calm(patience=wanted.patience)
@@ -95,7 +95,7 @@ def _rows(
     file: TableFile,
     done: Done,
 ) -> dict[ValidationCell, Row]:
-    """Measure cells on a running bed; a cell that fails does not keep the others from it."""
+    """Measure cells on a running bed; a failed cell does not stop the others."""
     session.calibrated()
     found: dict[ValidationCell, Row] = {}
     for cell in cells:
@@ -108,7 +108,7 @@ def _rows(
             row = _row(cell, session, wanted, about)
         except CommschedError as error:
             row = FailedRow(**about, why=str(error))
-        except Exception as error:  # our own mistake in one cell must not cost the others
+        except Exception as error:  # a bug in one cell must not stop the others
             traceback.print_exc()
             row = FailedRow(**about, why=f"{type(error).__name__}: {error}")
         file.add(row)
@@ -152,7 +152,7 @@ def _row(
 
 
 def _exchanges(plan: Plan, both: Comparison) -> tuple[Pair, ...]:
-    """Return predicted and measured seconds of each bucket's exchange, all phases together."""
+    """Return predicted and measured seconds of each bucket's exchange, summed over phases."""
     known, found = STRATEGIES[plan.strategy].operations(plan), dict[int, Pair]()
     for o in both.operations:
         if measure.is_communication(o.stream):

@@ -8,8 +8,8 @@ from commsched.net import file as net_file
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.sparsity import Sparsity
 
-BACKWARD = 2.0  # s of backward per s of forward: two products of matrices instead of one
-SPREAD = 2.0  # most by which the seconds of a layer differ from what its work suggests
+BACKWARD = 2.0  # s of backward per s of forward: two matrix products instead of one
+SPREAD = 2.0  # largest factor between a layer's seconds and the seconds in proportion to its work
 
 
 def load(name: str) -> Net:
@@ -44,13 +44,13 @@ DENSE = Sparsity()
 
 
 def _log(rng: Random) -> Drawn:
-    """Layers of one tensor; sizes and seconds are log-uniform, independent of each other."""
+    """Yield layers of one tensor; sizes and seconds are log-uniform and independent."""
     for _ in range(rng.randint(8, 40)):
         yield 10 ** rng.uniform(-1, 1), [((round(10 ** rng.uniform(2, 6)),), DENSE)]
 
 
 def _cnn(rng: Random) -> Drawn:
-    """Convolutions with more channels and fewer pixels from stage to stage, and a classifier."""
+    """Yield convolutions, with more channels and fewer pixels in each stage, and a classifier."""
     before, channels, pixels = 3, rng.choice((16, 32, 48)), 4096
     for _ in range(rng.randint(3, 4)):
         for _ in range(rng.randint(2, 6)):
@@ -66,7 +66,7 @@ def _cnn(rng: Random) -> Drawn:
 
 
 def _transformer(rng: Random) -> Drawn:
-    """A dense table of tokens, blocks of attention and two layers each, and norms."""
+    """Yield a dense token table, blocks of attention and two layers each, and norms."""
     width, tokens = rng.choice((128, 192, 256)), rng.choice((64, 128))
     yield tokens * width, [((rng.choice((2000, 8000)), width), DENSE)]
     for _ in range(rng.randint(2, 8)):
@@ -77,7 +77,7 @@ def _transformer(rng: Random) -> Drawn:
 
 
 def _embedding(rng: Random) -> Drawn:
-    """Tables whose rows a batch reads in part, and a few dense layers."""
+    """Yield tables of which a batch reads some rows, and a few dense layers."""
     width = rng.choice((32, 64, 128))
     for _ in range(rng.randint(1, 4)):
         rows = round(10 ** rng.uniform(3.5, 4.5))

@@ -1,4 +1,4 @@
-"""What a validation shows: errors by group, bars, why they are missed, intervals and decisions."""
+"""The report of a validation: errors by group, bars and causes of misses, intervals, decisions."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -31,12 +31,12 @@ LIMITS = {
     "real training, a core per rank": Limits(0.06, 0.15, 0.03, 0.10),
     "real training, ranks sharing cores": SHARING,
 }
-MOST = 0.25  # error of a single cell, or twice its run's spread
-INSIDE = (0.70, 0.90)  # share of the measured medians that lie in p10 to p90 of their predictions
+MOST = 0.25  # error of a single cell; twice its run's spread if that is larger
+INSIDE = (0.70, 0.90)  # allowed share of measured medians within p10 to p90 of their predictions
 REGRET, WORST_REGRET, TAU = 1.03, 1.10, 0.8
-ON_GPU, CROWDED = 0.10, 0.20  # each cell of two ranks of a machine's GPUs, and of more
-CAUSES = 3  # parts of an error that are said
-MOST_NAMES = 8  # that are listed of what was left out
+ON_GPU, CROWDED = 0.10, 0.20  # error of each GPU cell of two ranks, and of more ranks
+CAUSES = 3  # most parts of an error that are reported
+MOST_NAMES = 8  # most names listed of left-out cells
 
 
 class Summary(NamedTuple):
@@ -44,7 +44,7 @@ class Summary(NamedTuple):
 
     what: str
     cells: int
-    median: float  # of absolute errors, as p90 and worst
+    median: float  # of absolute errors; p90 and worst, too
     p90: float
     worst: float
     signed: float  # mean
@@ -73,12 +73,12 @@ def summary(what: str, rows: Sequence[ValidationRow]) -> Summary:
 
 
 def kind_of_net(row: ValidationRow) -> str:
-    """Return the kind of a generated net, or the net."""
+    """Return the kind of a generated net, or the name of a shipped net."""
     return f"{row.net.partition(':')[0]}{' (trained)' if row.compute == TRAIN else ''}"
 
 
 def ratio(row: ValidationRow) -> str:
-    """Return what the compute of a row lasts."""
+    """Describe the length of a row's compute."""
     return f"{row.ratio:g} x exchange" if row.ratio else "the net's own"
 
 
@@ -94,7 +94,7 @@ def _collective(row: ValidationRow) -> str:
 
 
 def _memory(row: ValidationRow) -> str:
-    """Return how fast memory was beside a run whose exchanges copy it."""
+    """Describe the speed of memory during a run whose exchanges copy memory."""
     if row.memory is None:
         return "on a network"
     if steady(row.memory):
@@ -102,7 +102,7 @@ def _memory(row: ValidationRow) -> str:
     return "slower" if row.memory > 1.0 else "faster"
 
 
-# What the table and the figure distinguish.
+# The dimensions of the table and the figure.
 DIMENSIONS: dict[str, Callable[[ValidationRow], str]] = {
     "(a) compute": ratio,
     "(b) computing": lambda row: row.compute,
@@ -121,12 +121,12 @@ class Bar(NamedTuple):
     value: float
     least: float
     most: float
-    why: str = ""  # where the error of a missed bar comes from
+    why: str = ""  # source of the error of a missed bar
     share: bool = True  # printed as a percentage
 
     @property
     def met(self) -> bool:
-        """Whether the bar is kept."""
+        """Tell whether the value keeps the bar."""
         return self.least <= self.value <= self.most
 
     def __str__(self) -> str:
@@ -140,7 +140,7 @@ class Bar(NamedTuple):
         return f"{self.what}: {shown(self.value)} ({', '.join(ends)}{why})"
 
 
-FEW = 10  # cells from which on a share of them may be in INSIDE
+FEW = 10  # least cells for the bar INSIDE
 
 
 def bars(rows: Sequence[Row]) -> list[Bar]:
@@ -195,7 +195,7 @@ def _below(what: str, value: float, limit: float, why: str = "") -> Bar:
 
 
 def causes(rows: Sequence[ValidationRow]) -> str:
-    """Say which operations the errors come from, and why: mean shares of the iteration."""
+    """Name the operations and causes of the errors, as mean shares of the iteration."""
     sums: dict[tuple[str, str], float] = {}
     for row in rows:
         for what, cause, share in row.why:
@@ -205,7 +205,7 @@ def causes(rows: Sequence[ValidationRow]) -> str:
 
 
 def measured(rows: Iterable[Row]) -> list[ValidationRow]:
-    """Return the rows of single cells that were run."""
+    """Return the rows of single cells that have results."""
     return [row for row in rows if isinstance(row, ValidationRow)]
 
 
@@ -236,7 +236,7 @@ def summary_cells(s: Summary) -> tuple[str, ...]:
 
 
 def left_out(rows: Sequence[Row], seed: int = 0) -> str:
-    """Say what of a whole run is not among the rows, and what failed."""
+    """Name the cells of a whole run that are not among the rows, and those that failed."""
     there = {row.cell for row in rows if not isinstance(row, FailedRow)}
     whole = [cell for part in draw(seed) for cell in part]
     missing = [cell for cell in whole if cell not in there]

@@ -1,4 +1,4 @@
-"""Calibrate a running bed and measure plans on it, and repeat what other guests disturbed."""
+"""A session on a running bed: calibration, measured plans, and repetition of disturbed runs."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
@@ -20,8 +20,8 @@ from commsched.plan.model import Plan
 from commsched.timeline import file as timeline_file
 from commsched.timeline.model import Timeline
 
-Say = Callable[[str], None]  # called with a sentence when something begins
-Measured = tuple[Timeline, Disturbance]  # a run, and what others took from it
+Say = Callable[[str], None]  # called with a sentence when a stage begins
+Measured = tuple[Timeline, Disturbance]  # a run, and its disturbance by other guests
 MACHINE, MEMORY = "machine.json", "memory.json"
 
 
@@ -55,19 +55,19 @@ class BedSession:
 
     @property
     def copies(self) -> bool:
-        """Return whether exchanges copy memory, so that its speed is theirs."""
+        """Tell whether exchanges copy memory, so that the speed of memory matters."""
         return Bed.of(self.bed).fabric == SHARED
 
     @property
     def usual(self) -> float | None:
-        """Return the s of a copy of memory at the calibration; None: it does not matter."""
+        """Return the s of a memory copy at the calibration; None: it does not matter."""
         path = self.folder / MEMORY
         if not (self.copies and path.exists()):
             return None
         return float(files.parse(files.read_text(path), str(path))["copy"])
 
     def net(self, cell: ValidationCell, machine: Machine) -> Net:
-        """Return the net of a cell: scaled to the bed, or profiled by all its ranks at once."""
+        """Return the net of a cell: scaled to the bed, or profiled by all ranks at once."""
         if cell.compute != TRAIN:
             return cells.fitting(cell, machine)
         path = self.folder / f"{cell.net}.net.json"
@@ -78,7 +78,7 @@ class BedSession:
         return net_file.read(path)
 
     def measured(self, plan: Plan, cell: ValidationCell, stem: str, steps: int) -> Measured:
-        """Run a plan, or train by it; the files are those of the returned run."""
+        """Run a plan, or train by it; the files that stay are those of the returned run."""
         batch = str(BATCH * plan.machine.size)
         train = ("train", "--net", cell.net, "--batch", batch, "--json", "--plan")
         command = train if cell.compute == TRAIN else RUN
@@ -95,7 +95,7 @@ class BedSession:
 
 
 def begin(folder: Path, settings: Mapping[str, float]) -> None:
-    """Keep in a folder what all of its results depend on; refuse one that has other settings."""
+    """Record in a folder the settings of its results; raise an error if it has other settings."""
     path = folder / "settings.json"
     if not path.exists():
         files.make_folder(folder)
@@ -107,7 +107,7 @@ def begin(folder: Path, settings: Mapping[str, float]) -> None:
 
 
 def identity(folder: Path) -> str:
-    """Return what tells the calibration of a bed's folder from others; "" before it is there."""
+    """Return a hash of the calibration in a bed's folder; "" without a calibration."""
     path = folder / MACHINE
     return hashlib.sha256(files.read_bytes(path)).hexdigest()[:12] if path.exists() else ""
 

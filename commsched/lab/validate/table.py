@@ -1,4 +1,4 @@
-"""The file of a validation, to which a line per finished cell is appended, and its rows."""
+"""The file of a validation, with a line per finished cell, and its rows."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -23,15 +23,15 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What all rows say."""
+    """The fields of every row."""
 
     bed: str
     net: str
     compute: str
-    ratio: float  # of compute to a dense exchange of the net; 0: the net's own
+    ratio: float  # compute over a dense exchange of the net; 0: the net's own
     method: str  # "": a decision between plans
     machine: str  # identity of the calibration
-    cores: int  # of this machine, which all ranks of a bed share
+    cores: int  # of this machine, shared by all ranks of a bed
 
     @property
     def cell(self) -> ValidationCell:
@@ -61,9 +61,9 @@ class ValidationRow(_Row, frozen=True, kw_only=True, tag="cell"):
     predicted: float
     measured: float
     spread: float  # p90 - p10 of the measured steps, as a share of their median
-    stolen: float  # share of the processor time, by other guests of the host
-    memory: float | None = None  # s of a copy beside the run, over those of the calibration
-    exchanges: tuple[Pair, ...]  # s of each bucket's, all phases together
+    stolen: float  # share of the processor time that other guests of the host took
+    memory: float | None = None  # s of a memory copy beside the run, over those at the calibration
+    exchanges: tuple[Pair, ...]  # s of each bucket's exchange, summed over phases
     interval: Pair | None  # p10 and p90 of the prediction, s
     # The error of the iteration in parts: operation, cause, share of the measured iteration.
     why: tuple[tuple[str, str, float], ...] = ()
@@ -96,7 +96,7 @@ class MeasuredPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class DecisionRow(_Row, frozen=True, kw_only=True, tag="decision"):
-    """All plans of a case; the first one is the planner's choice."""
+    """The measured plans of a case; the first one is the planner's choice."""
 
     plans: tuple[MeasuredPlan, ...]
 
@@ -122,7 +122,7 @@ class DecisionRow(_Row, frozen=True, kw_only=True, tag="decision"):
 
     @property
     def right(self) -> bool:
-        """Return whether to compress was decided as the measurement says, within SAME."""
+        """Tell whether the measurement confirms the choice to compress or not, within SAME."""
         least = {
             kind: min((p.seconds for p in self.plans if p.compresses is kind), default=float("inf"))
             for kind in (True, False)
@@ -143,7 +143,7 @@ Line = _Header | ValidationRow | DecisionRow | FailedRow
 
 
 def read(path: Path) -> list[Row]:
-    """Read the newest row of each cell; a last line that a crash has torn is left out."""
+    """Read the newest row of each cell; skip a last line that a crash has torn."""
     found: dict[ValidationCell, Row] = {}
     for number, text in enumerate(files.read_text(path, files.MAX_BYTES).split("\n")[:-1], 1):
         where = f"{path}, line {number}"
@@ -162,19 +162,19 @@ def write(path: Path, rows: Iterable[Row]) -> None:
 
 
 class TableFile:
-    """A table that is being made: `rows` are those that it has."""
+    """An open table to which rows are appended; `rows` are its rows so far."""
 
     def __init__(self, file: IO[bytes], rows: list[Row]) -> None:
         self._file, self.rows = file, rows
 
     def add(self, row: Row) -> None:
-        """Append a row, which is in the file when this returns."""
+        """Append a row; the file contains it when this returns."""
         self._file.write(_encoded(row))
 
 
 @contextmanager
 def appending(path: Path) -> Iterator[TableFile]:
-    """Open a table to go on with it, alone; what an interrupt has torn off is dropped."""
+    """Open and lock a table to continue it; drop a last line that an interrupt has torn."""
     with locked(path, str(path)):
         files.check_writable(path)
         content = files.read_bytes(path) if path.is_file() else b""

@@ -1,4 +1,4 @@
-"""Methods beside the five: the formulas of their papers against what our methods send."""
+"""Methods of further papers: the papers' formulas against the bytes of our methods."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -36,7 +36,7 @@ SOURCE = (
 NUMEL, SHARE, NODES, LANES = 10**7, 0.01, 16, 8
 BLOCK, SIDE, RANK = 256, 4096, 4
 NETS = ("resnet50", "vgg19", "gpt2")
-PRINTED = (  # by the abstracts
+PRINTED = (  # in the abstracts
     ("Ok-Topk over other sums: throughput of BERT on 256 GPUs, least", "x", 3.29),
     ("Ok-Topk over other sums: throughput of BERT on 256 GPUs, most", "x", 12.95),
     ("OmniReduce: training faster, up to", "x", 8.2),
@@ -114,7 +114,7 @@ def rows() -> Iterator[PublishedRow]:
 
 
 def _faster() -> Iterator[PublishedRow]:
-    """Compare how much more training steps a second HiTopKComm does; its abstract has a range."""
+    """Compare HiTopKComm's gain in training steps per second with the range in its abstract."""
     on = resized(machines.load("p3.16xlarge"), NODES, LANES)
 
     def gains(dense: str) -> list[float]:
@@ -149,7 +149,7 @@ def _sent(method: str, spec: BucketSpec, lanes: int = LANES) -> float:
 
 
 def trends(found: Sequence[PublishedRow]) -> Iterable[Trend]:
-    """Check the bounds of Ok-Topk's words, which leave out the sums behind a new threshold."""
+    """Check the bounds of Ok-Topk's words, which exclude the sums for a new threshold."""
     spec = BucketSpec.uniform(NUMEL)
     for nodes, lanes in ((NODES, 1), (NODES, LANES)):
         ranks = nodes * lanes

@@ -50,13 +50,13 @@ CAUSE = (
     " 20 % of its batches, 4 in a row, and no law of stalls is printed"
 )
 TAIL = 2.0  # exponent of the Pareto law of stalls
-RARE = 1e-3  # share of stalls beyond which they are not longer
-# Who is stalled, for how many batches in a row, in which share of them, by how much at least.
+RARE = 1e-3  # share of stalls at which the Pareto law is cut off
+# What is stalled, batches in a row, share of batches, least slowdown.
 LAWS = ((NODE, 1, 0.2, 0.5), (NODE, 4, 0.2, 0.5), (NODE, 20, 0.2, 0.5), (RANK, 1, 0.02, 0.5))
 
 
 def rows() -> Iterator[PublishedRow]:
-    """Yield the one available number of the paper, and the formulas behind it."""
+    """Yield the one available number of the paper, and its formulas."""
     yield from _bytes()
     yield from _saved()
     yield missing("times and accuracies by number of GPUs", "its own training runs")
@@ -81,7 +81,7 @@ def _net() -> Net:
 
 @lru_cache(maxsize=8)
 def _daso(stalls: tuple[Stalls, ...]) -> Prediction:
-    """Simulate a warm-up epoch and one in which exchanges are stale, of 40 batches each."""
+    """Simulate a warm-up epoch and an epoch of stale exchanges, of 40 batches each."""
     params = {"batches": BATCHES, "warmup": 1, "cooldown": 0}
     request = Request(net=_net(), machine=_machine(stalls), strategy="daso", params=params)
     plan = make_plan(request, "ddp-25mb")
@@ -99,7 +99,7 @@ def _synchronous(stalls: tuple[Stalls, ...]) -> Prediction:
 
 
 def _first(purpose: str) -> list[PlacedOp]:
-    """The exchanges of a purpose in the first step that has any, on even ranks."""
+    """Return the exchanges of a purpose in the first step that has any, on one set of ranks."""
     found = _daso(())
     plan: Plan = found.plan
     every = [
@@ -174,12 +174,12 @@ def _share_saved(stalls: tuple[Stalls, ...]) -> float:
 
 
 def _negotiation() -> float:
-    """Seconds in which Horovod's first rank hears that all are ready, and tells them: two trees.
+    """Return the seconds of Horovod's negotiation: a tree to the first rank, and a tree back.
 
         2 ceil(log2 p) (L + 2 o)
 
-    p = ranks; L, o [s] of the links between nodes. Before the last bucket nothing hides it, nor
-    the cycle at whose end the bucket starts.
+    p = ranks; L, o [s] of the links between nodes. Nothing hides the negotiation of the last
+    bucket, nor the cycle at whose end the bucket starts.
     Source: Sergeev & Del Balso, "Horovod", arXiv 1802.05799, 2018. Holds for small messages.
     """
     between = _machine().between

@@ -1,4 +1,4 @@
-"""Espresso, Wang et al., EuroSys 2023: how long planning takes, and how near the bound it gets."""
+"""Espresso, Wang et al., EuroSys 2023: its planning time, and its distance from the bound."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,7 +38,7 @@ LIMIT = 10.0  # %
 
 
 def rows() -> Iterator[PublishedRow]:
-    """All numbers of the paper that were available."""
+    """Yield all numbers of the paper that were available."""
     list(BASELINES)  # import the planners before the clock starts
     for net, (tensors, published) in PLANNED.items():
         yield from _planning(net, tensors, published)

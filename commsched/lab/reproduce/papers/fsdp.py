@@ -28,8 +28,8 @@ SHEETS = {  # B/s of memory by the data sheets
     "A100, 40 GB": 1555e9,
 }
 REACHED = 1118 / 2039  # share of the data sheet that a dropout reaches, see machine dgx-a100
-# 1e12 operations per second of an H100 by rows, inner and columns: torch.nn.functional.linear in
-# bfloat16, the median of what three frameworks measured.
+# 1e12 operations per second of an H100 by (rows, inner, columns) of torch.nn.functional.linear in
+# bfloat16: the median of measurements by three frameworks.
 MEASURED = (
     (16384, 2048, 2048, 752.7),
     (16384, 2048, 6144, 785.8),
@@ -89,13 +89,13 @@ SIZES = {  # blocks, hidden, heads
 
 
 class FsdpRun(NamedTuple):
-    """A net on GPUs: samples of a microbatch, and what is sharded, repeated and sent."""
+    """A net on GPUs: samples of a microbatch; what is sharded, recomputed and sent."""
 
     net: str
     gpus: int
     micro: int
-    again: bool  # activations are computed again
-    parameters: bool = True  # are sharded between forward and backward, too
+    again: bool  # activations are recomputed
+    parameters: bool = True  # parameters are sharded between forward and backward, too
     half: bool = False  # gradients are summed in 16 bits
 
 
@@ -155,7 +155,7 @@ TABLES: dict[str, dict[FsdpRun, float]] = {  # tokens per second and GPU
 
 
 def rows() -> Iterator[PublishedRow]:
-    """All rows of the tables that the source names."""
+    """Yield all rows of the tables that the source names."""
     for group, printed in TABLES.items():
         for run, published in printed.items():
             yield PublishedRow(
@@ -193,7 +193,7 @@ def _instead(run: FsdpRun, device: str) -> Iterator[Otherwise]:
 
 
 def trends(found: Sequence[PublishedRow]) -> Iterable[Trend]:
-    """Report median and largest errors by table, those of H100 with slower products, too."""
+    """Report median and largest errors by table; for H100 also those with slower products."""
     errors: dict[str, list[float]] = {}
     for row in found:
         group = row.group.partition(":")[0]
@@ -209,9 +209,10 @@ def trends(found: Sequence[PublishedRow]) -> Iterable[Trend]:
 
 @cache
 def _tokens(run: FsdpRun, device: str, memory: float = 0.0, products: float = 0.0) -> float:
-    """Tokens per second and GPU.
+    """Return tokens per second and GPU.
 
-    memory [B/s]: another bandwidth; products [1e12 / s]: of all products of an H100; 0: measured.
+    memory [B/s]: another bandwidth; products [1e12 / s]: one rate for all products of an H100.
+    0 keeps the machine's measured values.
     """
     machine = _machine(device, run.gpus, memory or REACHED * SHEETS[device], products)
     plan = fully_sharded(_net(run), machine, "fp16" if run.half else "dense", again=run.parameters)
@@ -248,7 +249,7 @@ def _net(run: FsdpRun) -> Net:
 
 
 def _repeated(layer: Layer) -> Layer:
-    """Return a layer of a block whose backward computes its forward again."""
+    """Return a layer of a block whose backward recomputes its forward."""
     if not layer.block:
         return layer
     return replace(

@@ -55,7 +55,7 @@ def rows() -> Iterator[PublishedRow]:
 
 
 def trends(found: Sequence[PublishedRow]) -> Iterator[Trend]:
-    """Check that streaming without heads is faster than a pipeline that drains, with heads not."""
+    """Check that streaming beats a draining pipeline without heads, and does not with heads."""
     flushed, headed, chunked, bare = predictions(found, PERIOD)
     for what, seconds, limit, required in (
         ("a stream is faster than a pipeline that drains after each batch", bare, flushed, True),
@@ -114,7 +114,7 @@ def _periods() -> Iterator[PublishedRow]:
 
 @cache
 def _found(strategy: str, params: tuple[tuple[str, Param], ...]) -> tuple[float, float, float]:
-    """Return s per microbatch once all stages are busy, GB kept, and MB sent per microbatch."""
+    """Return s per microbatch once all stages are busy, GB in memory, MB sent per microbatch."""
     plan = pipelined(
         nets.load("gpt3-1.3b"),
         resized(machines.load("summit"), 2, STAGES // 2),

@@ -30,7 +30,7 @@ SOURCE = (
 )
 SEQUENCE, VOCABULARY = 2048, 51200
 MEDIAN, WORST = 0.10, 0.20  # bars of all rows together
-# On table 5 of MLSys 2023: `calculon llm-validation`, calculon-ai/calculon, commit caa4b11.
+# Calculon on table 5 of MLSys 2023: `calculon llm-validation`, commit caa4b11.
 CALCULON_MEAN, CALCULON_WORST = 0.0365, 0.0887
 RECOMPUTED = (
     "activations computed again: all, and selective with sequence parallelism; sums of backward"
@@ -39,9 +39,9 @@ RECOMPUTED = (
 PLAIN = "one stage on a rank, without interleaving"
 BANDWIDTH = "memory at 1,118 GB/s, as a published dropout kernel of an A100 reaches"
 # B of memory traffic per parameter, with float16 parameters and gradients. A microbatch's gradient
-# is added to those before: two reads, a write. The update zeroes gradients (2), copies them to
+# is added to the sum: two reads, a write. The update zeroes gradients (2), copies them to
 # float32 (6), unscales them and looks for infinity (8), takes their norm (4), does Adam's step (28)
-# and copies the parameters back (6); what clipping scales if the norm is large is left out.
+# and copies the parameters back (6); scaling by clipping, for large norms, is left out.
 # Source: NVIDIA/Megatron-LM, commit 79a3bb6, examples/sc21/CONFIG.sh (--fp16, --clip-grad),
 # megatron/model/distributed.py, megatron/optimizer/optimizer.py and clip_grads.py.
 ACCUMULATED, UPDATE = 6.0, 54.0
@@ -62,7 +62,7 @@ UNSTATED = "its degrees are not stated, so that nothing here predicts it"
 
 
 class MegatronRun(NamedTuple):
-    """A net, its degrees, and a step of it."""
+    """A net, its degrees of parallelism, and one of its steps."""
 
     name: str
     blocks: int
@@ -73,9 +73,9 @@ class MegatronRun(NamedTuple):
     gpus: int
     batch: int  # sequences of a step
     micro: int = 1  # sequences of a microbatch
-    full: bool = True  # all activations are computed again; else attention, sequence parallel
+    full: bool = True  # recompute all activations; False: those of attention, sequence parallel
     chunks: int = 1  # stages on a rank, interleaved
-    hides: bool = False  # sums of backward hide behind products, as they can from 2022 on
+    hides: bool = False  # sums of backward hide behind products, as since 2022
 
     @property
     def replicas(self) -> int:
@@ -83,14 +83,14 @@ class MegatronRun(NamedTuple):
 
 
 class Law(NamedTuple):
-    """Seconds of a step of `fewest` microbatches, and of each one more."""
+    """Seconds of a step of `fewest` microbatches, and of each further microbatch."""
 
     fewest: int
     seconds: float
     each: float
 
 
-TABLE5 = {  # s of full recomputation, and of the paper's
+TABLE5 = {  # s with full recomputation, and with the paper's
     MegatronRun("22B", 48, 6144, 64, 8, 1, 8, 4, 4): (1.42, 1.10),
     MegatronRun("175B", 96, 12288, 96, 8, 8, 64, 64, chunks=3): (18.13, 13.75),
     MegatronRun("530B", 105, 20480, 128, 8, 35, 280, 280, chunks=3): (49.05, 37.83),
@@ -116,7 +116,7 @@ MT_NLG = {  # s
 
 
 def rows() -> Iterator[PublishedRow]:
-    """All numbers of the three papers' tables of end-to-end steps."""
+    """Yield all numbers of the three papers' tables of end-to-end steps."""
     for run, printed in TABLE5.items():
         for full, published in zip((True, False), printed, strict=True):
             this = run._replace(full=full, hides=True)
@@ -194,7 +194,7 @@ def _inputs(run: MegatronRun) -> str:
 def _instead(
     run: MegatronRun, result: Callable[[MegatronRun, float], float]
 ) -> tuple[Otherwise, ...]:
-    """Return what the papers themselves do not say, and a result under its alternative."""
+    """Return inputs that the papers do not state, and the results under their alternatives."""
     sheet = Otherwise(
         inferred=BANDWIDTH,
         instead="2,039 GB/s, the data sheet's",
@@ -225,7 +225,7 @@ def _rate(run: MegatronRun, bandwidth: float = 0.0) -> float:
 
         F = 96 B s l h^2 (1 + s / (6 h) + V / (16 l h))
 
-    Source: Narayanan et al., SC 2021, equation 3. Holds for a forward that is computed twice.
+    Source: Narayanan et al., SC 2021, equation 3. Holds for full recomputation of the forward.
     """
     s, h, layers = SEQUENCE, run.hidden, run.blocks
     work = 96.0 * run.batch * s * layers * h * h
@@ -234,11 +234,11 @@ def _rate(run: MegatronRun, bandwidth: float = 0.0) -> float:
 
 
 def _seconds(run: MegatronRun, bandwidth: float = 0.0, accumulated: float = ACCUMULATED) -> float:
-    """Seconds of a step; bandwidth [B/s]: of the memory, 0: the machine's.
+    """Return the seconds of a step; bandwidth [B/s]: of the memory, 0: the machine's.
 
         t = t(n) + (m - n) e
 
-    m = microbatches; e [s] = what each one more than n takes, see `Law`.
+    m = microbatches; e [s] = seconds of each microbatch beyond n, see `Law`.
     """
     m = run.batch // (run.replicas * run.micro)
     law = _law(run._replace(batch=0), bandwidth, accumulated)
@@ -247,10 +247,10 @@ def _seconds(run: MegatronRun, bandwidth: float = 0.0, accumulated: float = ACCU
 
 @cache
 def _law(run: MegatronRun, bandwidth: float, accumulated: float) -> Law:
-    """Simulate a step of as many microbatches as ranks in a pipeline, and a longer one.
+    """Simulate a step with a microbatch per rank of the pipeline, and a step with more.
 
     Without jitter every further microbatch takes the same time, as a test asserts. Interleaved
-    stages take multiples of the ranks, two or more.
+    stages need twice as many, or a larger multiple.
     """
     fewest = run.stages * (2 if run.chunks > 1 else 1)
     more = run.stages if run.chunks > 1 else 2
@@ -261,7 +261,7 @@ def _law(run: MegatronRun, bandwidth: float, accumulated: float) -> Law:
 def simulated_step(
     run: MegatronRun, microbatches: int, bandwidth: float = 0.0, accumulated: float = ACCUMULATED
 ) -> float:
-    """Simulate a step of a replica's microbatches, all replicas together; returns seconds."""
+    """Simulate a step with `microbatches` per replica, on all replicas; return seconds."""
     machine = machines.load("dgx-a100")
     if bandwidth:
         machine = replace(machine, device=replace(machine.device, bandwidth=bandwidth))
@@ -296,12 +296,12 @@ def simulated_step(
 
 
 def _hiding(plan: Plan, layer: Layer, share: float) -> Layer:
-    """Let a share of the sum behind a layer's backward go on while its weights' gradient is made.
+    """Hide a share of the sum after a layer's backward behind the weights' gradient's product.
 
-    The timeline shows it as a shorter product. share: 1, or half where tokens are shared, so that
+    The timeline shows a shorter product. share: 1, or half if tokens are split among ranks: then
     the sum is a reduce-scatter here and an all-gather elsewhere, which nothing hides.
     Source: NVIDIA/Megatron-LM, commit 79a3bb6, megatron/mpu/layers.py, on by default since March
-    2022. Holds for products of columns, half of whose backward makes the weights' gradient.
+    2022. Holds for products cut by columns; half of their backward is the weights' gradient.
     """
     if layer.cut != "columns":
         return layer

@@ -21,7 +21,7 @@ SOURCE = (
 
 
 def rows() -> Iterator[PublishedRow]:
-    """All numbers of the paper that were available."""
+    """Yield all numbers of the paper that were available."""
     comet = machines.load("comet")
     yield from exchanges(comet)
     yield from steps(comet)

@@ -114,7 +114,7 @@ def _hop(comet: Machine, rate: float, nbytes: float) -> float:
 
 
 def _coding(comet: Machine) -> float:
-    """Seconds to encode and decode a byte of values on a P100."""
+    """Return the seconds to encode and decode a byte of values on a P100."""
     rate = CODECS[CODEC].rate(comet.device)
     return rate.encode + rate.decode
 
@@ -152,7 +152,7 @@ def _gains(comet: Machine) -> Iterator[PublishedRow]:
 
 
 def _packet(numel: int) -> float:
-    """Bytes of a packet of the codec."""
+    """Return the bytes of a packet of the codec."""
     whole = BucketSpec.uniform(numel)
     return float(CODECS[CODEC].nbytes(whole, np.zeros(1, np.int64), np.array([numel]), 1)[0])
 
@@ -205,7 +205,7 @@ def _most_ranks(numel: int) -> float:
 
 
 def _floats() -> Iterator[PublishedRow]:
-    """The unit vectors of the range float."""
+    """Yield the paper's test values of the range float."""
     small = rangefloat.from_least(8, 3, 0.125)
     code = small.encode(np.array([0.256], np.float32))
     up = rangefloat.up_to(8, 3, 1.0)
@@ -249,7 +249,7 @@ def _left_behind() -> Iterator[PublishedRow]:
 
 
 def _correlated(noise: np.ndarray, factor: float) -> np.ndarray:
-    """x_i = factor x_(i-1) + noise_i, started at rest: factor^k noise_(i-k), summed by doubling."""
+    """Return x_i = factor x_(i-1) + noise_i from 0: factor^k noise_(i-k), summed by doubling."""
     total, step, power = noise.astype(np.float64), 1, factor
     while power > 1e-12:
         total[step:] += power * total[:-step].copy()
@@ -258,7 +258,7 @@ def _correlated(noise: np.ndarray, factor: float) -> np.ndarray:
 
 
 def _sizes() -> Iterator[PublishedRow]:
-    """Bytes of all gradients of a net."""
+    """Yield the bytes of all gradients of a net."""
     for net, published in SIZES.items():
         graph = nets.load(net)
         known = net != "resnet32"

@@ -1,4 +1,4 @@
-"""FFT on Comet: shares of communication, speed-ups, their ceiling, and more GPUs."""
+"""FFT on Comet: shares of communication, speed-ups, their ceiling, and scaling with GPUs."""
 
 from collections.abc import Iterator
 
@@ -26,7 +26,7 @@ TOP_1 = {  # %
     "alexnet": {"SGD": 56.52, "FFT": 56.61, "Top-K": 55.07, "QSGD": 53.54, "TernGrad": 52.86},
     "resnet32": {"SGD": 92.11, "FFT": 91.99, "Top-K": 90.31, "QSGD": 88.66, "TernGrad": 86.90},
 }
-GATHER, RING = "all-gather+dense", "ring+dense"  # of dense gradients: the paper's SGD, and better
+GATHER, RING = "all-gather+dense", "ring+dense"  # dense: the paper's SGD, and a faster one
 CEILING = "ceiling of any speed-up over SGD, 8 P100"
 CAUSES = {
     ("alexnet", "FFT"): "2.26 is above 1 + .41 / .42 = 1.98, what free coding and free packets give"
@@ -115,7 +115,7 @@ def _shares(comet: Machine) -> Iterator[PublishedRow]:
         )
 
 
-OTHERS = {  # of a method: what was inferred, and another one
+OTHERS = {  # method -> inferred input, and its alternative
     "Top-K": ("15 % kept by Top-K, as by FFT", "5 % kept", "topk:0.05:forget"),
     "QSGD": ("4 bits of QSGD", "8 bits", "qsgd:8"),
     "FFT": ("10-bit parts and a bitmap of bins", "and error feedback", "fft:0.15"),
@@ -168,7 +168,7 @@ def _faster(name: str, on: Machine) -> Iterator[PublishedRow]:
 
 
 def _curves(comet: Machine) -> Iterator[PublishedRow]:
-    """Yield the speed of AlexNet by GPUs: of one GPU, the sum of all."""
+    """Yield AlexNet's throughput on all GPUs, relative to one GPU, by number of GPUs."""
     net = _net("alexnet", comet)
     methods = {"SGD, all-gather": "dense"} | METHODS
     for what, codec in (*methods.items(), ("SGD, ring", "")):

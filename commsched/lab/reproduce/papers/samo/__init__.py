@@ -89,12 +89,12 @@ DIFFERENCE = (
     "SAMO's batch is a tenth shorter than printed, AxoNN's 3 % longer: a saving has both errors"
 )
 BUFFERS = "a measured sum with buffers of libraries, on a depth that is not printed"
-OURS = (AXONN, SAMO)  # whose parts of a batch are printed
+OURS = (AXONN, SAMO)  # systems whose parts of a batch the paper prints
 SHOWN = "GPT-3 2.7B"
 
 
 def rows() -> Iterator[PublishedRow]:
-    """All numbers of the paper that were available."""
+    """Yield all numbers of the paper that were available."""
     yield from _memory()
     yield from _parts()
     for name in BATCHES:
@@ -118,7 +118,7 @@ def trends(found: Sequence[PublishedRow]) -> Iterable[Trend]:
 
 
 def state(numel: int, pruned: float) -> float:
-    """Bytes of parameters, gradients and optimiser that the strategy counts on one rank."""
+    """Return the strategy's bytes of parameters, gradients and optimiser on one rank."""
     tensor = Tensor(name="parameters", shape=(numel,), dtype="float16")
     net = Net(name="parameters", layers=(Layer(name="all", tensors=(tensor,)),))
     alone = resized(machines.load("summit"), 1, 1)
@@ -126,7 +126,7 @@ def state(numel: int, pruned: float) -> float:
 
 
 def _memory() -> Iterator[PublishedRow]:
-    """Bytes of state, dense and with a share of the parameters kept."""
+    """Yield bytes of state, dense and with a share of the parameters kept."""
     numel = 10**9
     for pruned, published in ((0.8, 66.0), (0.9, 78.0)):
         yield PublishedRow(
@@ -179,7 +179,7 @@ def _whole_memory() -> Iterator[PublishedRow]:
 
 
 def _whole(system: str, stages: int) -> float:
-    """Bytes of all stages of a pipeline of 2.7B."""
+    """Return the bytes of all stages of a pipeline of 2.7B."""
     return stages * memory(plan_of(SHOWN, system, 128, stages)).total
 
 
@@ -247,7 +247,7 @@ def _batches(name: str) -> Iterator[PublishedRow]:
 
 
 def _shared(name: str, gpus: int) -> tuple[Otherwise, ...]:
-    """Return a batch of DeepSpeed-3D whose layers are shared by ranks of a node."""
+    """Return a batch of DeepSpeed-3D whose layers are split among ranks of a node."""
     plan = deepspeed(name, filled(machines.load("summit"), gpus), depth(name, DEEPSPEED), tensor=2)
     return (
         Otherwise(

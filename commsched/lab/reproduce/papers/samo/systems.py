@@ -120,10 +120,10 @@ def filled(machine: Machine, gpus: int) -> Machine:
 
 @cache
 def batch(name: str, system: str, gpus: int, stages: int) -> Batch:
-    """Simulate a batch whose every backward repeats its forward."""
+    """Simulate a batch in which every backward recomputes its forward."""
     return simulated(plan_of(name, system, gpus, stages))
 
 
 def ruled(name: str, system: str, gpus: int) -> Batch:
-    """Simulate a batch on as few stages as fit."""
+    """Simulate a batch on the fewest stages that fit."""
     return batch(name, system, gpus, depth(name, system))

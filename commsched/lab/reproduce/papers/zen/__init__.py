@@ -26,7 +26,7 @@ SOURCE = (
 
 
 def rows() -> Iterator[PublishedRow]:
-    """All numbers of the paper that were available."""
+    """Yield all numbers of the paper that were available."""
     p3 = machines.load("p3.16xlarge")
     yield from schemes(p3)
     yield from times(p3)
@@ -35,7 +35,7 @@ def rows() -> Iterator[PublishedRow]:
 
 
 def trends(found: Sequence[PublishedRow]) -> Iterable[Trend]:
-    """Check the paper's theorem on coordinate lists, and the balance of hashed parts."""
+    """Check the paper's theorem on coordinate lists, and the balance of hashed partitions."""
     for name in NETS:
         sent = {x: predictions(found, sent_group(name, MACHINES), x)[0] for x in COO}
         least = min(sent["BP"], sent["HC (SparCML)"])
@@ -50,7 +50,7 @@ def trends(found: Sequence[PublishedRow]) -> Iterable[Trend]:
 
 
 def _support() -> np.ndarray:
-    """The non-zeros of a gradient of 2^22 elements, 2 % of its rows hit by Zipf's law."""
+    """Return the non-zeros of a gradient of 2^22 elements; Zipf's law hits 2 % of its rows."""
     law = Sparsity(law="zipf", density=0.02, rows=2**14)
     return law.support(2**22, np.random.default_rng(5))
 

@@ -1,4 +1,4 @@
-"""Zen: bytes of all schemes, and where one begins to beat another."""
+"""Zen: bytes of all schemes, and the points at which one scheme begins to beat another."""
 
 from collections.abc import Iterator
 
@@ -55,7 +55,7 @@ def sent_group(name: str, ranks: int) -> str:
 
 
 def _formulas(tensor: Tensor, n: int) -> dict[str, float]:
-    """The paper's bytes received per rank.
+    """Return the paper's bytes received per rank, by scheme.
 
         AllReduce 2 (n - 1) / n M;  AGsparse 2 (n - 1) d M;  sparse PS 2 (n - 1) / n (d + d_n) M
         BP (n - 1) / n (d + d_n) 2 M;  HC sum over i = 1..log2 n of d_(2^(i-1)) 2 M
@@ -129,7 +129,7 @@ def _crossovers(machine: Machine) -> Iterator[PublishedRow]:
 
 
 def _balanced_or_centred(machine: Machine) -> PublishedRow:
-    """The density from which hashed owners send less than merging by pairs."""
+    """Return the density from which hashed owners send less than merging by pairs."""
 
     def centred(density: float) -> float:
         drawn = BucketSpec.uniform(10**7, density)
@@ -177,7 +177,7 @@ def _bitmaps(machine: Machine) -> Iterator[PublishedRow]:
 
 
 def _densities(machine: Machine) -> Iterator[PublishedRow]:
-    """Yield the densities up to which a pull's coding saves bytes, and where two are equal."""
+    """Yield densities up to which a coding of a pull saves bytes, and where two are equal."""
     numel = 2**22
     ends = np.zeros(1, np.int64), np.array([numel]), 1
 
@@ -188,7 +188,7 @@ def _densities(machine: Machine) -> Iterator[PublishedRow]:
         return coded("bitmap", density) + (MACHINES - 1) * numel / 8 - 4 * numel
 
     def pulled(density: float) -> float:
-        drawn = 1 - (1 - density) ** (1 / MACHINES)  # on one rank, for that density of the sum
+        drawn = 1 - (1 - density) ** (1 / MACHINES)  # density on one rank for that sum
         return _pulled(machine, BucketSpec.uniform(numel, drawn)) - 4 * numel
 
     for what, printed, function in (
@@ -209,7 +209,7 @@ def _densities(machine: Machine) -> Iterator[PublishedRow]:
 
 
 def _pulled(machine: Machine, spec: BucketSpec) -> float:
-    """Bytes of the sums of all servers as Zen codes them."""
+    """Return the bytes of the sums of all servers in Zen's coding."""
     group = resized(machine, MACHINES, 1).everyone
     pull = find_method("zen").phases(spec, group)[-1]
     assert isinstance(pull, Phase)

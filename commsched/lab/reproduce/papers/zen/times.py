@@ -25,7 +25,7 @@ from commsched.net.bucket import BucketSpec
 from commsched.net.graph import Net, Tensor
 from commsched.net.sparsity import Sparsity
 
-DRAWN = 0.10  # bar of random draws, and of a net to which another one's slope is applied
+DRAWN = 0.10  # bar of random draws, and of predictions with another net's slope
 PRINTED = {  # rows, density of a rank, and of the sum of 128
     "NMT": (109_375, 0.0247, 0.615),
     "BERT": (30_522, 0.0106, 0.408),
@@ -49,7 +49,7 @@ SELECTION = "dgc:0.05"
 
 
 def times(p3: Machine) -> Iterator[PublishedRow]:
-    """Yield all times, each machine's gradients summed before."""
+    """Yield all times; gradients are first summed inside each machine."""
     on = resized(p3, MACHINES, 1)
     yield from _densified()
     yield from _embeddings(on)
@@ -71,14 +71,14 @@ def zipf_of(name: str) -> float:
 
 
 def summed_first(tensor: Tensor, exponent: float, ranks: int = LANES) -> Tensor:
-    """Return an embedding summed over a machine's ranks, its rows hit by Zipf's law."""
+    """Return an embedding's gradient summed over a machine's ranks; Zipf's law hits its rows."""
     rows, _ = tensor.shape
     law = Sparsity(law="zipf", density=tensor.sparsity.density, rows=rows, exponent=exponent)
     return replace(tensor, sparsity=replace(law, density=float(law.after(ranks))))
 
 
 def alike(tensor: Tensor) -> Tensor:
-    """Return the LSTM's embedding summed over a machine if all ranks sample equal candidates."""
+    """Return the LSTM's embedding gradient summed over a machine if all ranks sample equally."""
     rows, _ = tensor.shape
     words = tensor.sparsity.density * rows - SAMPLED
     law = Sparsity(law="zipf", density=words / rows, rows=rows, exponent=zipf_of("NMT"))
@@ -191,7 +191,7 @@ def _throughputs(on: Machine) -> Iterator[PublishedRow]:
 
 
 def _selected(on: Machine) -> Iterator[PublishedRow]:
-    """Yield times of DGC's 5 % of GPT-2's gradients in front of sums."""
+    """Yield times to sum the 5 % of GPT-2's gradients that DGC selects."""
     spec = BucketSpec.uniform(nets.load("gpt2").numel)
     methods = {f"{name}+{SELECTION}": f"{name}+{SELECTION}" for name in SELECTED}
     for what, method in {"AllReduce, all values": "ring+dense", **methods}.items():
