@@ -1,4 +1,4 @@
-"""Examine this Python, its MPI, the cores and the GPU for what a run needs; say what to do."""
+"""The checks of `commsched doctor`: this Python, its MPI, the cores and the GPU, with advice."""
 
 import importlib.metadata
 import importlib.util
@@ -30,7 +30,7 @@ SPINNING = ("MPIR_CVAR_ASYNC_PROGRESS", "I_MPI_ASYNC_PROGRESS", "MPICH_ASYNC_PRO
 
 
 class FindingStatus(StrEnum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     OK = "ok"
     WARN = "warn"  # a run works, slower or without a feature
@@ -39,7 +39,7 @@ class FindingStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One finding, and what to do about it."""
+    """A finding, and the advice for it."""
 
     status: FindingStatus
     what: str
@@ -187,7 +187,7 @@ def _device() -> bool:
 
 
 def _aware(world: "MPI.Intracomm") -> Iterator[Diagnosis]:
-    """Ask in the standard's way (MPI 4.1), then in Open MPI's; the wheels answer no to both."""
+    """Ask MPI for CUDA support as in MPI 4.1, then as in Open MPI; the wheels answer no to both."""
     from commsched.run.job import agree
     from commsched.run.wire.placement import choose_placement, cuda_support
 
@@ -211,7 +211,7 @@ def _gpus() -> int:
 
 
 def _ucx() -> str:
-    """Tell how Open MPI runs over the UCX of the libucx-cu13 wheel, if both are installed."""
+    """Tell how to run Open MPI over the UCX of the libucx-cu13 wheel, if both are installed."""
     words = ucx_words()
     if not words:
         return ""
@@ -234,7 +234,7 @@ def ucx_words() -> tuple[str, ...]:
 
 
 def _shared() -> Iterator[Diagnosis]:
-    """Warn if the memory that ranks of a host share is nearly full; killed jobs leave some."""
+    """Warn if the shared memory of this host is nearly full; killed jobs leave files there."""
     if not FOLDER.is_dir():
         return
     size, _, free = shutil.disk_usage(FOLDER)

@@ -51,7 +51,7 @@ from commsched.timeline.model import Span
 
 
 class Exchanger:
-    """Sums gradients over the ranks of `comm` in the background, as a plan of `sync` says.
+    """Sums gradients over the ranks of `comm` in the background, as a plan says.
 
     Use it in a with block, on all ranks, from one thread of each:
 
@@ -64,33 +64,33 @@ class Exchanger:
 
     A step is over when every tensor has been handed over and waited for; the next `ready` begins
     the next step. All ranks must leave the block in the same step; exchanges that are then under
-    way are finished and dropped. An exception inside the block ends the whole MPI job. If nothing
-    progresses for `timeout` seconds, all ranks print what they wait for and the job ends. So
-    `timeout` must exceed the longest time that one rank lets the others wait.
+    way are finished, and their sums dropped. An exception inside the block ends the whole MPI job.
+    If nothing progresses for `timeout` seconds, all ranks print what they wait for and the job
+    ends. So `timeout` must exceed the longest time that one rank lets the others wait.
 
-    With `timeline`, rank 0 leaves the measured timeline in that file: a compute span
-    "backward/LAYER" lasts from the span before until the gradients of LAYER and of all later layers
-    are there, and "BUCKET/apply" from `wait` until the next `wait` for another bucket.
+    With `timeline`, rank 0 writes the measured timeline to that file: a compute span
+    "backward/LAYER" lasts from the previous span until the gradients of LAYER and of all later
+    layers are handed over; "BUCKET/apply" lasts from `wait` until `wait` for another bucket.
 
-    Launches that begin later (`commsched plan --later`) replace those before them in that step. A
+    Launches that begin later (`commsched plan --later`) replace the earlier ones in that step. A
     tensor that exceeds the plan's error budget is summed dense from the third step after, with
     its unsent part. With `replan`, such as `commsched.replanned`, rank 0 plans anew once densities
-    or exchanges differ from the plan's. Rank 0 prints both, and the timeline's metadata has them.
+    or exchanges differ from the plan's. Rank 0 prints each change; the timeline's header has it.
 
-    With `record`, rank 0 leaves samples of its last 32 gradients of each tensor in that file: see
+    With `record`, rank 0 writes samples of its last 32 gradients of each tensor to that file: see
     `commsched plan --gradients`.
 
     Plans of `daso` and `shadow` need `parameters`: each tensor's elements in one float32 array, or
-    whatever slices read and assign. Call `updated` after the update of each step; plans of `shadow`
-    take no gradients.
+    in an object whose slices can be read and assigned. Call `updated` after the update of each
+    step; plans of `shadow` take no gradients.
 
-    With `device="cuda"` gradients and sums are CuPy arrays on the GPU that is current where the
-    block begins. `ready` and `wait` work in the stream that is current there, in whatever thread;
-    `ready` waits for no device. No transfer overlaps CUDA's default stream: it waits for the rest.
+    With `device="cuda"` gradients and sums are CuPy arrays on the GPU that is current at the begin
+    of the block. `ready` and `wait` use the stream that is current in their thread; `ready` does
+    not wait for the device. CUDA's default stream waits for all transfers and overlaps none.
     """
 
     names: tuple[str, ...]  # all tensors, in the order in which their sums come back
-    places: Mapping[str, Sequence[BucketSlice]]  # of tensors; another mapping once that changes
+    places: Mapping[str, Sequence[BucketSlice]]  # of tensors; replaced when the launches change
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class Exchanger:
         return self
 
     def _lower(self, plan: Plan, step: int) -> Sequence[Op]:
-        """Note a plan's operations other than the caller's compute; return all."""
+        """Prepare a plan's operations other than the caller's compute; return all operations."""
         assert self._engine is not None
         decisions = self._engine.buckets.decisions
         ops, self._program = lowered(plan, step, self._user_comm.rank, decisions)
@@ -197,10 +197,10 @@ class Exchanger:
     ) -> None:
         """Hand over this rank's gradient of a tensor; it is copied, so it may be reused at once.
 
-        A `lent` one is copied later, and must stay as it is until `wait` returns. A pair (rows,
+        A `lent` gradient is copied later, and must not change until `wait` returns. A pair (rows,
         values) is a gradient that is zero outside these rows: (k,) whole numbers in any order
-        and (k, ...) float32; what is named twice is added in its order. Methods that take lists
-        make no dense array of it. Any order of tensors is right; that of backward overlaps best.
+        and (k, ...) float32; values of repeated rows are added in order. Methods that take lists
+        make no dense array of the pair. Tensors may come in any order; backward's overlaps best.
         `ready` waits for others only in the first call after a tensor exceeded the error budget.
         """
         engine = self._running()
@@ -223,7 +223,7 @@ class Exchanger:
         self._mark()
 
     def _look_back(self, engine: Engine, step: int) -> None:
-        """Follow the plan that the measurements of `step` ask for, if they do."""
+        """Follow another plan if the measurements of `step` require one."""
         if step < 0 or not self._changes.after(step):
             return
         self._now_by(engine.plan)
@@ -232,7 +232,7 @@ class Exchanger:
         self._lane.resume()
 
     def _now_by(self, plan: Plan) -> None:
-        """Note the operations of a plan that the engine follows, and where its tensors travel."""
+        """Record the operations of the engine's plan, and the buckets of its tensors."""
         self._since = since_of(plan, max(self._handover.step, 0))
         self._lower(plan, self._since)
         self.places = places_of(plan, self._since)
@@ -262,10 +262,10 @@ class Exchanger:
         return self._caller.sum_of(self._plan.net.tensors[name], places, self._place.device.module)
 
     def updated(self, loss: float | None = None) -> None:
-        """End a step: the parameters are updated. Returns once those of other ranks are merged.
+        """End a step whose parameters are updated; return once those of other ranks are merged.
 
-        For plans whose ranks exchange parameters. `loss` of this rank's batch is needed at the end
-        of an epoch of `daso` that does not block, and harmless elsewhere.
+        This is for plans whose ranks exchange parameters. `loss` of this rank's batch is needed at
+        the end of a non-blocking epoch of `daso`, and ignored elsewhere.
         """
         engine = self._running()
         if self._updates is None:
@@ -279,9 +279,10 @@ class Exchanger:
         self._updates.done(engine, self._lane, self._handover.step, loss)
 
     def add_span(self, name: str, start: float, end: float, *, ahead: bool = False) -> None:
-        """Add to the timeline what the caller did, such as "forward/LAYER", in perf_counter's s.
+        """Add a span of the caller to the timeline, such as "forward/LAYER", in s of perf_counter.
 
-        It belongs to the step of the last `ready`, with `ahead` to the next; a name once per step.
+        The span belongs to the step of the last `ready`, with `ahead` to the next step; names must
+        differ within a step.
         """
         self._running()
         self._lane.add(max(self._handover.step + ahead, 0), name, start, end)
@@ -291,7 +292,7 @@ class Exchanger:
         self._running().recorder.takers.append(take)
 
     def turn(self) -> None:
-        """Let the span of the first layer in backward, or of the last use of a sum, be over now."""
+        """End the current span now: of the first layer in backward, or of the last use of a sum."""
         self._running()
         self._lane.end_use(self._handover.step)
         self._lane.resume()
@@ -313,23 +314,23 @@ class Exchanger:
 
     @property
     def plan(self) -> Plan:
-        """The plan that is followed now."""
+        """The current plan."""
         return self._plan
 
     @property
     def overflowed(self) -> bool:
-        """Whether NaN or infinity was handed over in the step whose sums are all there."""
+        """Whether NaN or infinity was handed over in the last step whose sums are complete."""
         return self._handover.step in self._running().buckets.overflows
 
     def kept(self) -> dict[str, Any]:
-        """Return what the next step needs of those before, on this rank, between two steps."""
+        """Return this rank's state between two steps, from which `restore` continues."""
         engine = self._between("keep its state")
         engine.drain()
         own = {"rank": self._comm.rank, "step": self._handover.step + 1, "plan": engine.plan.hash}
         return {**own, "carried": self._carrying.kept(), **engine.buckets.kept()}
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """Go on after what `kept` returned on this rank, before the first `ready`, on all ranks."""
+        """Continue from this rank's result of `kept`; all ranks call it before any `ready`."""
         engine = self._running()
         if self._handover.step >= 0:
             raise CommschedError("a state is restored before the first step, not after it")
@@ -375,11 +376,11 @@ class Exchanger:
         self._over = True
 
     def _leave(self) -> None:
-        """Finish all exchanges under way, once all ranks are here."""
+        """Finish all exchanges under way, once all ranks leave the block."""
         assert self._engine is not None
         board, step = self._engine.board, self._handover.step
         board.show("compute", WaitStatus(step, "end", "waits for all ranks to leave", now(), True))
-        if self._updates is not None:  # other ranks may wait for it in their update
+        if self._updates is not None:  # other ranks may wait for this rank in their update
             self._updates.leave(self._engine, step)
         check_left(agree.gather_numbers(step, self._comm))
         self._mark(all_of_them=True)
@@ -393,7 +394,7 @@ class Exchanger:
         return self._engine
 
     def _mark(self, all_of_them: bool = False) -> None:
-        """Post the layers whose backward is over, so that their buckets may travel."""
+        """Post the layers whose backward is over, so that their buckets can be exchanged."""
         step = self._handover.step
         for layer in self._handover.completed(all_of_them) if step >= 0 else ():
             self._lane.complete(step, layer)

@@ -1,4 +1,4 @@
-"""Gradients of a step that a training loop has handed over and waited for, and completed layers."""
+"""The gradients that a training loop hands over and waits for in a step, and completed layers."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -39,12 +39,12 @@ class BucketSlice(NamedTuple):
 
 
 def since_of(plan: Plan, step: int) -> int:
-    """Return the step from which on the launches of `step` are in use."""
+    """Return the first step with the launches of `step`."""
     return max((x.since for x in plan.launches if x.since <= step), default=0)
 
 
 def places_of(plan: Plan, since: int = 0) -> dict[str, tuple[BucketSlice, ...]]:
-    """Return where each gradient travels, by ascending elements; tensors as they come back.
+    """Return each tensor's slices in buckets by ascending elements; tensors as their sums return.
 
     `since`: the first step of the launches in use.
     """
@@ -66,7 +66,7 @@ def places_of(plan: Plan, since: int = 0) -> dict[str, tuple[BucketSlice, ...]]:
 def lowered(
     plan: Plan, step: int, rank: int, decisions: Mapping[str, float]
 ) -> tuple[Sequence[Op], Program]:
-    """Return a rank's operations in a step, and a program of those other than its compute."""
+    """Return a rank's operations in a step, and the program without its compute."""
     whole = STRATEGIES[plan.strategy].lower(plan, step, decisions)
     role = whole.role_of(rank)
     ops = tuple(op for op in role.ops if op.stream != "compute")
@@ -75,14 +75,14 @@ def lowered(
 
 
 def check_name(name: str, net: Net, names: Collection[str]) -> None:
-    """Refuse a tensor whose gradient nobody exchanges."""
+    """Reject a tensor whose gradient the plan does not exchange."""
     if not isinstance(name, str) or name not in names:
         shown = ", ".join(list(names)[:8]) + (", ..." if len(names) > 8 else "")
         raise CommschedError(f"no tensor named {name!r} in net {net.name!r}; known: {shown}")
 
 
 def check_left(steps: list[float]) -> None:
-    """Refuse ranks that are not in the same step at the end."""
+    """Raise an error if the ranks are not in the same step at the end."""
     if min(steps) != max(steps):
         first, last = steps.index(min(steps)), steps.index(max(steps))
         raise CommschedError(
@@ -92,7 +92,7 @@ def check_left(steps: list[float]) -> None:
 
 
 def restored(work: Callable[[], int], comm: MPI.Intracomm) -> int:
-    """Restore the states of all ranks; return the step before which all of them were kept."""
+    """Restore the states of all ranks; return the step before which all states were kept."""
     step = agree.on_all_ranks(work, comm)
     steps = agree.gather_numbers(step, comm)
     if min(steps) != max(steps):
@@ -105,7 +105,7 @@ def restored(work: Callable[[], int], comm: MPI.Intracomm) -> int:
 
 
 def check_strategy(plan: Plan, parameters: Mapping[str, Any] | None, replans: bool = False) -> None:
-    """Refuse a plan whose exchanges a caller cannot follow who computes all layers at once."""
+    """Reject a plan whose exchanges do not suit a caller that computes all layers at once."""
     if replans and any(launch.since for launch in plan.launches):
         raise CommschedError(
             "replan= needs a plan whose launches are the same in every step; this one uses --first"
@@ -131,7 +131,7 @@ def check_strategy(plan: Plan, parameters: Mapping[str, Any] | None, replans: bo
 
 
 def check_launches(plan: Plan) -> None:
-    """Refuse launches that do not sum gradients over all ranks."""
+    """Reject launches that do not sum gradients over all ranks."""
     for launch in plan.launches:
         if launch.payload != "gradient":
             raise CommschedError(
@@ -145,7 +145,7 @@ def check_launches(plan: Plan) -> None:
 
 
 def checked_successor(given: AnyPlan, old: Plan) -> Plan:
-    """Check a plan that is to replace another one between two steps."""
+    """Check a plan that will replace another one between two steps."""
     plan = checked_plan(given)
     check_launches(plan)
     own, other = (
@@ -161,11 +161,11 @@ def checked_successor(given: AnyPlan, old: Plan) -> Plan:
 
 
 def checked_step(kept: Mapping[str, Any], plan: Plan, rank: int) -> int:
-    """Return the step before which a rank kept its state; refuse what belongs to no such state."""
+    """Return the step before which a rank kept its state; reject a state that does not fit."""
     lacks = [key for key in ("plan", "step", "carried") if key not in kept]
     if lacks:
         raise CommschedError(f"the state lacks {lacks[0]!r}; restore all that kept() returned")
-    of = kept.get("rank", rank)  # older states do not say it
+    of = kept.get("rank", rank)  # missing in older states
     if of != rank:
         raise CommschedError(f"the state is of rank {of}, not of rank {rank}")
     own, here, step = str(kept["plan"]), plan.hash, kept["step"]
@@ -179,9 +179,9 @@ def checked_step(kept: Mapping[str, Any], plan: Plan, rank: int) -> int:
 def check_gradient(
     tensor: Tensor, gradient: object, module: Any, device: str, rows: int | None = None
 ) -> None:
-    """Refuse an array that would be summed wrongly; values are not checked.
+    """Reject an array that would be summed wrongly; values are not checked.
 
-    `rows`: how many of the tensor's rows the array has.
+    `rows`: number of the tensor's rows in the array.
     """
     shape = tensor.shape if rows is None else (rows, *tensor.shape[1:])
     where = f"tensor {tensor.name!r}"
@@ -198,7 +198,7 @@ def check_gradient(
 
 
 def check_rows(tensor: Tensor, given: tuple[Any, ...], module: Any, device: str) -> Rows:
-    """Refuse rows and values that would be summed wrongly."""
+    """Reject rows and values that would be summed wrongly."""
     where = f"tensor {tensor.name!r}"
     if len(given) != 2 or not all(isinstance(part, module.ndarray) for part in given):
         raise CommschedError(
@@ -221,7 +221,7 @@ def check_rows(tensor: Tensor, given: tuple[Any, ...], module: Any, device: str)
 
 
 def put(gradient: Array, place: BucketSlice, bucket: Array) -> None:
-    """Copy what of a gradient belongs into a bucket, (numel,) float32."""
+    """Copy the slices of a gradient that belong into a bucket, (numel,) float32."""
     run = bucket[place.bucket]
     if len(run) == gradient.size:
         run.reshape(gradient.shape)[...] = gradient
@@ -230,14 +230,14 @@ def put(gradient: Array, place: BucketSlice, bucket: Array) -> None:
 
 
 class Caller:
-    """The caller's gradients, and the sums for it."""
+    """The gradients from the caller, and the sums for the caller."""
 
     def __init__(self) -> None:
-        # launch -> gradients that are copied into its bucket before it is encoded
+        # launch -> gradients that are copied into its bucket before the bucket is encoded
         self._lent: defaultdict[int, list[tuple[Array, BucketSlice]]] = defaultdict(list)
         self.results: dict[int, Array | Listed] = {}  # launch -> (numel,) float32, or a list
         self.whole: dict[str, Array] = {}  # buffers that reassemble split tensors
-        self.as_rows: set[str] = set()  # tensors of the step that were handed over as rows
+        self.as_rows: set[str] = set()  # tensors handed over as rows in this step
 
     def take(
         self,
@@ -262,7 +262,7 @@ class Caller:
                 put(gradient, place, states[place.launch]["gradient"])
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
-        """Copy what was lent; all else is in the bucket already."""
+        """Copy the lent gradients; all others are in the bucket already."""
         for gradient, place in self._lent.pop(launch, ()):
             put(gradient, place, out)
 
@@ -272,7 +272,7 @@ class Caller:
     def sum_of(
         self, tensor: Tensor, places: Sequence[BucketSlice], module: Any
     ) -> Array | tuple[Array, Array]:
-        """Return a tensor's sum as it was handed over: whole, or as rows and values."""
+        """Return a tensor's sum in the form of its gradient: whole, or as rows and values."""
         name, shape = tensor.name, tensor.shape
         if name in self.as_rows:
             number, values = self.rows(places, int(np.prod(shape[1:])))
@@ -314,13 +314,13 @@ class Caller:
         return listed(result[place.bucket])
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
-        """Nothing to do: a tensor that falls back to dense stays in its bucket."""
+        """Do nothing: a tensor that falls back to dense stays in its bucket."""
 
 
 class Handover:
-    """Tensors of a step that were handed over or waited for, and the layers that they complete.
+    """The tensors of a step that were handed over or waited for, and the layers they complete.
 
-    `names`: the tensors whose gradients are exchanged, all of the net or none.
+    `names`: the tensors whose gradients are exchanged: all tensors of the net, or none.
     """
 
     def __init__(self, net: Net, names: Collection[str]) -> None:
@@ -334,7 +334,7 @@ class Handover:
         self.step = -1
 
     def begin_at(self, step: int) -> None:
-        """Let the next tensor be the first of `step`."""
+        """Begin at `step`: the next tensor is its first."""
         self.step = step - 1
         self._waited.update(self._tensors)
 
@@ -346,7 +346,7 @@ class Handover:
         self._waited.clear()
 
     def take(self, name: str) -> bool:
-        """Note a tensor as handed over; True if it is the first of a step."""
+        """Record a tensor as handed over; return True if it is the first of a step."""
         first = self.step < 0 or self.over
         if first:
             self.begin()
@@ -374,7 +374,7 @@ class Handover:
             yield layer.name
 
     def wait(self, name: str, after: list[str]) -> None:
-        """Note a tensor as waited for; `after` are the layers that its buckets wait for."""
+        """Record a tensor as waited for; `after` are the layers that its buckets wait for."""
         if self.over or name not in self._taken:
             step = max(self.step + self.over, 0)
             raise CommschedError(
@@ -391,7 +391,7 @@ class Handover:
 
     @property
     def over(self) -> bool:
-        """Whether every tensor of the step was waited for."""
+        """Tell whether every tensor of the step was waited for."""
         return len(self._waited) == len(self._tensors)
 
     def _first_not_in(self, names: set[str]) -> str | None:

@@ -1,4 +1,4 @@
-"""`commsched run`: execute a plan's program on real ranks and bring the timeline home."""
+"""`commsched run`: execution of a plan's program on real ranks, which returns the timeline."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,15 +36,15 @@ FLUSH = 4  # steps after which spans are written even if there was no quiet mome
 
 @dataclass(kw_only=True)
 class RunOptions:
-    """How to run a plan."""
+    """The options of a run."""
 
     steps: int = 10
-    timeout: float = 60.0  # s without progress until the job is ended
+    timeout: float = 60.0  # s without progress after which the job ends
     verify: bool = False
-    worker: Callable[[Plan, int], Emulated] | None = None  # of a plan and a rank; None: emulated
-    mail: Callable[[Plan, int], Mail] | None = None  # what messages carry; None: zeros
-    check: Callable[[Plan], None] | None = None  # refuses a plan that is read
-    replan: Replan | None = None  # plans for the machine as measured now; None: never
+    worker: Callable[[Plan, int], Emulated] | None = None  # for a plan and a rank; None: emulated
+    mail: Callable[[Plan, int], Mail] | None = None  # content of messages; None: zeros
+    check: Callable[[Plan], None] | None = None  # raises an error for an unsuitable plan
+    replan: Replan | None = None  # plans anew for the measured machine; None: never
     device: str = "cpu"  # or "cuda"
     place: Placement | None = None  # None: chosen for the device
     progress: Callable[[int], None] | None = None  # called with each finished step
@@ -53,8 +53,8 @@ class RunOptions:
 def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: RunOptions) -> Timeline | None:
     """Execute a plan's steps on all ranks; rank 0 returns the timeline, the others None.
 
-    Every rank appends its spans to a file of its own beside `path`; they are removed once rank 0
-    has all spans.
+    Every rank appends its spans to a part file beside `path`; the parts are removed once rank 0 has
+    all spans.
     """
     agree.check_launcher()
     with watchdog(comm, "run", options.timeout) as dog:
@@ -75,7 +75,7 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: RunOptions) -> Tim
         mail = options.mail(plan, comm.rank) if options.mail else None
         roles, recorder = Roles(source, holder, worker), measurement.recorder
         engine = Engine(plan, comm, roles, recorder, options.timeout, mail, place)
-        if verifier is None and options.worker is None:  # a verification reads arrays
+        if verifier is None and options.worker is None:  # a verification needs dense arrays
             worker.hand_over_lists()
             engine.buckets.rows_of = worker.rows
         changes = Changes(engine, comm, source, measurement, options.replan)
@@ -105,7 +105,7 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: RunOptions) -> Tim
 
 
 def _worker(plan: Plan, rank: int, options: RunOptions, place: Placement) -> Emulated:
-    """Emulate a rank of a plan; refuse options that do not fit the plan."""
+    """Return the emulated worker of a rank; reject options that do not fit the plan."""
     if options.verify or options.replan is not None:
         option = "--verify" if options.verify else "--replan"
         attribute = "verifiable" if options.verify else "sums_every_step"
@@ -130,7 +130,7 @@ def _worker(plan: Plan, rank: int, options: RunOptions, place: Placement) -> Emu
 def _between(
     engine: Engine, verifier: Verifier | None, options: RunOptions, changes: Changes
 ) -> Callable[[int], bool]:
-    """Return what to do after each step, and whether the next step starts afresh."""
+    """Return the function to call after each step; it tells whether the clock restarts."""
 
     def between(step: int) -> bool:
         if step % FLUSH == FLUSH - 1:
@@ -146,7 +146,7 @@ def _between(
 
 
 def _verify(engine: Engine, verifier: Verifier, step: int) -> None:
-    """Check a step's results once all are there; the timeline leaves out the time of the check."""
+    """Check a step's results once all are complete; the timeline omits the time of the check."""
     engine.drain()
     begun = now()
     what = "waits for the dense sums of all ranks"
@@ -157,14 +157,14 @@ def _verify(engine: Engine, verifier: Verifier, step: int) -> None:
 
 
 def check_timeout(timeout: float) -> None:
-    """Refuse a deadline of 0 seconds or less."""
+    """Reject a deadline of 0 seconds or less."""
     if not timeout > 0:
         raise CommschedError(f"--timeout must be more than 0 seconds, got {timeout}")
 
 
 @contextmanager
 def errors_end_the_job(comm: MPI.Intracomm) -> Iterator[None]:
-    """End all ranks when an error is raised on one of them: the others would wait for it."""
+    """End all ranks when one rank raises an error: the others would wait for that rank."""
     try:
         yield
     except Agreed:
@@ -175,7 +175,7 @@ def errors_end_the_job(comm: MPI.Intracomm) -> Iterator[None]:
 
 
 def run_file(plan: Path, output: Path, options: RunOptions, progress: bool) -> Timeline | None:
-    """Run a plan file on all ranks of the job; an error on one rank alone ends all of them."""
+    """Run a plan file on all ranks of the job; an error on a single rank ends all of them."""
     comm = MPI.COMM_WORLD
     end_together("run", options.timeout)
     with errors_end_the_job(comm):

@@ -1,4 +1,4 @@
-"""The caller's parameters, if the ranks exchange them, and the end of a step that updates them."""
+"""The caller's parameters, for plans that exchange these, and the end of a step's update."""
 
 from collections.abc import Mapping, Sequence
 from math import nan
@@ -16,9 +16,9 @@ from commsched.run.job.clock import now
 
 
 def check_parameters(plan: Plan, values: Mapping[str, Any]) -> None:
-    """Refuse parameters that a plan's launches cannot exchange: all elements, float32, in a row.
+    """Reject parameters that a plan's launches cannot exchange: all elements, float32, contiguous.
 
-    Of what is no array only slices are needed.
+    Objects other than arrays only need slices.
     """
     for name in {p.tensor: 0 for x in plan.launches if x.payload == "parameter" for p in x.pieces}:
         if name not in values:
@@ -33,7 +33,7 @@ def check_parameters(plan: Plan, values: Mapping[str, Any]) -> None:
 
 
 class Held:
-    """The caller's parameters, by tensor: elements that slices read and assign."""
+    """The caller's parameters by tensor, in objects whose slices can be read and assigned."""
 
     def __init__(self, plan: Plan, values: Mapping[str, Any]) -> None:
         self._plan, self._values = plan, values
@@ -48,10 +48,10 @@ class Held:
 
 
 class Updates:
-    """What waits for this rank's updates, and what the caller waits for after them."""
+    """The updates of this rank, for which merges wait, and merges for which the caller waits."""
 
     def __init__(self) -> None:
-        self.open = False  # a step has begun whose update is not done
+        self.open = False  # True: the update of the current step is not done
         self._ops: Sequence[Op] = ()
         self._loss = nan
 
@@ -64,7 +64,7 @@ class Updates:
         self._ops, self.open, self._loss = ops, True, nan
 
     def check_over(self, step: int) -> None:
-        """Refuse to go on before a step's update."""
+        """Raise an error if a step's update is missing."""
         if self.open:
             raise CommschedError(f"step {step} has no updated() at its end")
 
@@ -90,7 +90,7 @@ class Updates:
         engine.recorder.flush()
 
     def leave(self, engine: Engine, step: int) -> None:
-        """Post an update that the caller never did, so that exchanges under way can end."""
+        """Post an update that the caller has not made, so that exchanges under way can end."""
         if self.open:
             self._post(engine, step, nan)
 

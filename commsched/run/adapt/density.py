@@ -1,6 +1,6 @@
-"""Notice gradients whose densities, of one rank and of all ranks' sum, are not those of the plan.
+"""The watch over densities: it notices gradients or sums whose density differs from the plan's.
 
-Ranks gather counts of non-zeros, so that all notice in the same step.
+Ranks gather their counts of non-zeros, so that all notice a change in the same step.
 """
 
 from collections.abc import Sequence
@@ -20,18 +20,18 @@ from commsched.plan.model import Launch, Plan
 from commsched.run.engine.engine import Engine
 from commsched.run.engine.step_gather import StepGather
 
-FIRST, EVERY = 4, 8  # steps under a plan that are all counted; of the later ones every EVERY-th
-PATIENCE = 2  # counted steps in a row that differ until the ranks plan anew
-APART = 1.25  # times; densities that differ by less count as those of the plan
+FIRST, EVERY = 4, 8  # the first steps under a plan are all counted, later ones every EVERY-th
+PATIENCE = 2  # consecutive differing steps after which the ranks plan anew
+APART = 1.25  # factor; densities that differ by less count as those of the plan
 LEAST = 1024  # elements of a tensor whose density matters
 FULL = 0.99  # density from which a gradient counts as dense
 
 
 class Thinned(NamedTuple):
-    """Densities that left those of the plan."""
+    """The measured densities that differ from the plan's."""
 
     step: int  # the last counted step
-    net: Net  # with the densities that were counted
+    net: Net  # with the counted densities
     words: str  # the tensor that differs most
 
 
@@ -45,7 +45,7 @@ class DensityWatch:
         engine.buckets.observer = self
 
     def free(self) -> None:
-        """End the counting; on all ranks."""
+        """End the counting; all ranks call it."""
         self._engine.buckets.observer = None
         self._gather.free()
 
@@ -60,7 +60,7 @@ class DensityWatch:
         self._known = np.array([_exact(plan, name) for name in self._names], np.bool_)
 
     def sees(self, step: int, launch: int, values: Array | Listed, *, summed: bool) -> None:
-        """Count a bucket's non-zeros; called in the thread that has encoded or decoded it."""
+        """Count a bucket's non-zeros; called in the thread that encoded or decoded the bucket."""
         if not self._counted(step):
             return
         places = [here for *_, here in self._engine.plan.launches[launch].places]
@@ -71,7 +71,7 @@ class DensityWatch:
         return late >= 0 and (late < FIRST or late % EVERY == 0)
 
     def after(self, step: int) -> Thinned | None:
-        """Compare the last counts, and ask for those of the step before."""
+        """Compare the last counts, and begin to gather those of the previous step."""
         gathered = self._gather.take_last()
         if gathered is not None:
             counted, every = gathered
@@ -104,7 +104,7 @@ class DensityWatch:
         merged = np.array([1, self._ranks])
         planned = np.array([t.sparsity.after(merged) for t in tensors]).reshape(-1, 2).T
         ratios = found / planned
-        ratios[1, ~self._known] = 1.0  # what was left out of a sum says nothing
+        ratios[1, ~self._known] = 1.0  # inexact sums tell no density
         worst = np.abs(np.log(ratios)).max(axis=0, initial=0.0)
         self._apart = self._apart + 1 if (worst > np.log(APART)).any() else 0
         if self._apart < PATIENCE:
@@ -141,7 +141,7 @@ def _counts(values: Array | Listed, places: Sequence[slice]) -> list[int]:
 
 
 def _law(one: float, total: float | None, ranks: int) -> Sparsity:
-    """Return the law of a rank's density and, if it is known, that of all ranks' sum."""
+    """Return the sparsity law of a rank's density and, if it is known, that of all ranks' sum."""
     if one >= FULL:
         return DENSE
     if total is None or ranks == 1:
@@ -151,7 +151,7 @@ def _law(one: float, total: float | None, ranks: int) -> Sparsity:
 
 
 def _with_laws(net: Net, laws: dict[str, Sparsity]) -> Net:
-    """Return a net whose tensors have other laws, where some are given."""
+    """Return the net with the given sparsity laws of tensors."""
     layers = (
         replace(
             layer,

@@ -1,7 +1,7 @@
-"""Notice exchanges that take longer or shorter than predicted, measure them, and refit the machine.
+"""The watch over drift: exchanges slower or faster than predicted, and the refit of the machine.
 
-The shortest duration over the ranks is an exchange without waiting. Its sum over a step's launches
-is compared with their prices; every rank sees the same numbers, so all notice in the same step.
+An exchange's shortest duration over the ranks contains no waiting. The sum of these durations over
+a step's launches is compared with the prices; all ranks see equal numbers and notice together.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,26 +29,26 @@ from commsched.timeline.totals import p10_to_p90
 
 Floats = npt.NDArray[np.float64]
 
-PATIENCE = 3  # steps in a row outside the interval until the ranks plan anew
-SETTLE = 2  # first steps under a plan, which are slower: communicators and buffers are new
-LEAST = 1.25  # times; the narrowest interval, because prices without held-out cells err as much
-APART = 1.3  # times; a node that differs more from the others gets a rate of its own
+PATIENCE = 3  # consecutive steps outside the interval after which the ranks plan anew
+SETTLE = 2  # first steps under a plan are not compared: new communicators and buffers are slow
+LEAST = 1.25  # factor; the narrowest interval: prices without held-out cells have such errors
+APART = 1.3  # factor; a node that differs more from the others gets its own rate
 PROBE, FEWEST, MOST = 0.02, 2**16, 2**22  # seconds that a probe should take; its limits in B
-WIDEST = 256.0  # times; the largest change of a fitted rate
+WIDEST = 256.0  # factor; the largest change of a fitted rate
 
 
 class Drifted(NamedTuple):
-    """Exchanges that left their interval."""
+    """The measured exchanges that left their interval."""
 
     step: int  # the last measured step
     ratio: float  # measured seconds of a step over the predicted ones, median
-    low: float  # the interval of the ratio
+    low: float  # lower end of the ratio's interval; `high` is the upper
     high: float
     seconds: Floats  # (launches,) measured, medians
 
 
 class Drift:
-    """Compares a run's exchanges with the prices of its plan."""
+    """The comparison of a run's exchanges with the prices of its plan."""
 
     def __init__(self, engine: Engine, comm: MPI.Intracomm) -> None:
         self._engine = engine
@@ -58,7 +58,7 @@ class Drift:
         engine.recorder.takers.append(self._take)
 
     def free(self) -> None:
-        """End the comparison; on all ranks."""
+        """End the comparison; all ranks call it."""
         self._engine.recorder.takers.remove(self._take)
         self._gather.free()
 
@@ -76,7 +76,7 @@ class Drift:
         self._outside: list[tuple[float, Floats]] = []
 
     def after(self, step: int) -> Drifted | None:
-        """Compare the seconds of the step before; see `BudgetWatch.after`."""
+        """Compare the seconds of the previous step; see `BudgetWatch.after`."""
         gathered = self._gather.take_last()
         if gathered is not None and self._expected.sum() > 0:
             measured, every = gathered
@@ -103,14 +103,14 @@ class Drift:
 
     def _ask(self, step: int) -> None:
         mine = self._lasted.pop(step, np.zeros(len(self._expected)))
-        for key in list(self._lasted):  # other threads add to it meanwhile
+        for key in list(self._lasted):  # other threads add keys meanwhile
             if key < step:
                 self._lasted.pop(key)
         self._gather.ask(step, mine)
 
 
 def interval(machine: Machine) -> tuple[float, float]:
-    """Return measured over predicted seconds, p10 and p90, by the calibration's held-out cells."""
+    """Return p10 and p90 of measured / predicted seconds in the calibration's held-out cells."""
     ratios = [1.0 / (1.0 + cell.error) for cell in machine.held_out if cell.error > -1.0] or [1.0]
     low, high = p10_to_p90(np.array(ratios), len(ratios))
     # Under compute a transfer proceeds at a share of its rate.
@@ -128,11 +128,11 @@ def exchange_seconds(plan: Plan, machine: Machine) -> Floats:
 
 
 def refit_machine(plan: Plan, seconds: Floats, factors: Sequence[float]) -> tuple[Machine, str]:
-    """Return the machine whose prices sum to the measured `seconds`, and what was fitted, in words.
+    """Return the machine whose prices sum to the measured `seconds`, and a sentence about the fit.
 
-    `factors`: a probe's time over the planned time for each node; empty: one node. Nodes that
-    differ from the others get rates of their own; the whole class of links is scaled unless most
-    nodes are as planned.
+    `factors`: each node's probe time over its planned time; empty: one node. Nodes that differ from
+    the others get their own rates; unless most nodes are as planned, the whole class of links is
+    scaled.
     """
     machine = plan.machine
     apart: dict[int, float] = {}
@@ -216,9 +216,9 @@ def _scale_native(machine: Machine, by: float) -> tuple[tuple[float, float], ...
 def probe_nodes(machine: Machine, comm: MPI.Intracomm, beat: Callable[[], None]) -> list[float]:
     """Return each node's message time over the planned time, equal on every rank.
 
-    The first ranks of neighbouring nodes send one message at a time; the faster of a node's two
-    pairs counts, because the other node may be the slow one. Nothing else may be under way. `beat`
-    is called before each pair.
+    The first ranks of neighbouring nodes send one message at a time. A node counts by the faster of
+    its two pairs, because the partner may be the slow node. No exchange may be under way. `beat` is
+    called before each pair.
     """
     nodes = machine.nodes
     if nodes < 3:
@@ -238,7 +238,7 @@ def probe_nodes(machine: Machine, comm: MPI.Intracomm, beat: Callable[[], None])
 
 
 def _planned_seconds(machine: Machine, link: Link, size: int) -> float:
-    """Predict the seconds of one message of `size` bytes without other traffic on link and port."""
+    """Predict the seconds of a message of `size` bytes without other traffic on link and port."""
     wire = Wire.slowest([link], machine.nic.per_byte if machine.nic is not None else 0.0)
     return float(wire.drained(np.array([float(size)]))[0])
 

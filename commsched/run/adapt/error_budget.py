@@ -1,8 +1,8 @@
 """The error budget at run time: tensors over the budget fall back to dense, on all ranks together.
 
 Per tensor, every rank adds up the squares of its lossy launches' wanted values and of their losses.
-The sums over all ranks, which are gathered during the next step, decide: all ranks see equal
-numbers, so all change equal launches after the same step.
+The ranks gather these sums during the next step; all ranks see equal numbers, so all change equal
+launches after the same step.
 """
 
 import math
@@ -22,7 +22,7 @@ from commsched.timeline.header import Fallback
 
 
 class BudgetWatch:
-    """Watches the lossy launches of the engine's plan while it has an error budget."""
+    """The watch over the lossy launches of the engine's plan, if the plan has an error budget."""
 
     def __init__(self, engine: Engine, comm: MPI.Intracomm) -> None:
         self._engine = engine
@@ -51,11 +51,10 @@ class BudgetWatch:
         }
 
     def after(self, step: int) -> Plan | None:
-        """Take the sums of an earlier step, and ask for the sums of the step before `step`.
+        """Take the sums of an earlier step, and begin to gather those of the step before `step`.
 
-        Call it on all ranks when the compute of `step` is over: then the exchanges of the step
-        before are over, too. Returns the plan from the next step on if a tensor exceeded its
-        budget.
+        Call it on all ranks when the compute of `step` is over: then the exchanges of the previous
+        step are over, too. If a tensor exceeded its budget, return the plan from the next step on.
         """
         if not self._names:
             return None
@@ -79,7 +78,7 @@ class BudgetWatch:
         self._gather.ask(step, sums)
 
     def _errors(self, sums: Floats) -> Iterator[tuple[str, float]]:
-        """Return each tensor's error from (2, tensors) squares: wanted and left."""
+        """Return each tensor's relative error from (2, tensors) squares: wanted values, losses."""
         wanted, left = sums.tolist()
         for name, w, e in zip(self._names, wanted, left, strict=True):
             share = (e / w) ** 0.5 if w > 0 else 0.0 if e == 0 else math.inf

@@ -1,4 +1,4 @@
-"""The rule by which one of two plans stays that were tried in turns, in real steps."""
+"""The rule that chooses between two plans that were tried in turns in real steps."""
 
 from collections.abc import Sequence
 from math import hypot
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Steps(NamedTuple):
-    """The seconds of a step under a plan."""
+    """The seconds of a step under a plan: a median and its error."""
 
     median: float
     error: float  # standard error of the median
@@ -27,6 +27,6 @@ def steps_of(seconds: Sequence[float]) -> Steps:
 def keeps(found: Steps, dense: Steps) -> bool:
     """Tell whether a plan stays: it is faster by more than twice the error of the difference.
 
-    Equally fast plans are then taken for faster in 2 of 100 cases, if errors are normal.
+    For normal errors, an equally fast plan then counts as faster in 2 of 100 cases.
     """
     return found.median + 2 * hypot(found.error, dense.error) < dense.median

@@ -23,7 +23,7 @@ from commsched.run.job.clock import now
 from commsched.timeline.header import Fallback, Switch
 from commsched.timeline.summary import fallback_sentence
 
-# The plan so far, the machine measured now, and the tensors whose methods must not change.
+# (current plan, machine as measured now, tensors whose methods must not change) -> new plan
 Replan = Callable[[Plan, Machine, frozenset[str]], Plan]
 
 
@@ -31,7 +31,7 @@ PLANNING = 20.0  # s that rank 0 may take to plan beyond the deadline of a wait
 
 
 class Changes:
-    """Asks after every step whether the plan changes, and changes it."""
+    """The decision after every step whether the plan changes, and the change."""
 
     def __init__(
         self,
@@ -69,14 +69,14 @@ class Changes:
             left = sum(fall.since == step + 1 for fall in self._guard.fallbacks)
             why = f"{left} tensor{'s' if left > 1 else ''} left the error budget"
             self.switch(made, step, why)
-        elif thinned is not None:  # before the seconds, which densities change
+        elif thinned is not None:  # checked before drift, because densities change the seconds
             self._planned_for(thinned, step)
         elif drifted is not None:
             self._planned_anew(drifted, step)
         return not (made is None and thinned is None and drifted is None)
 
     def _planned_for(self, thinned: Thinned, step: int) -> None:
-        """Plan on rank 0 for the densities that were counted, and follow the new plan."""
+        """Plan on rank 0 for the counted densities, and follow the new plan."""
         self._drain(step)
         begun, old = now(), self._engine.plan
         self._waits(step, PLANNING)
@@ -108,7 +108,7 @@ class Changes:
         self.switch(made, step, why, now() - begun, drifted.ratio)
 
     def _plan_on_rank_0(self, old: Plan, machine: Machine) -> Plan:
-        """Plan on rank 0 for what was measured now, and return that plan on every rank."""
+        """Plan on rank 0 for the new measurements, and return that plan on every rank."""
         assert self._replan is not None
         falls = self._guard.fallbacks if self._guard is not None else []
         stay = frozenset(fall.tensor for fall in falls)
@@ -140,9 +140,9 @@ class Changes:
         seconds: float | None = None,
         ratio: float | None = None,
     ) -> None:
-        """Follow another plan after `step`, once everything under way is over.
+        """Follow another plan after `step`, once all exchanges under way are over.
 
-        The next gradients include those that the old launches have not sent.
+        The next gradients include what the old launches have not sent.
         """
         check_can_leave(self._engine.plan.launches, "another plan", "begin with another method")
         self._drain(step)
@@ -170,10 +170,10 @@ class Changes:
 
     @property
     def fallbacks(self) -> tuple[Fallback, ...] | None:
-        """Return the tensors that left the error budget; None if no plan so far had one."""
+        """Return the tensors that left the error budget; None if no plan so far had a budget."""
         return None if self._guard is None else tuple(self._guard.fallbacks)
 
     @property
     def switches(self) -> tuple[Switch, ...] | None:
-        """Return the changes of plan; None without changes if no drift is watched."""
+        """Return the changes of plan; None if there are none and drift is not watched."""
         return tuple(self._switches) if self._switches or self._drift is not None else None

@@ -1,1 +1,1 @@
-"""Executes a rank's programs: streams, threads, buckets and exchanges."""
+"""The engine that executes a rank's programs: streams, threads, buckets and exchanges."""

@@ -12,30 +12,30 @@ from commsched.run.job.clock import now
 
 Key = tuple[int, str]  # step, name of an operation
 POLL = 1e-4  # s between polls of events that are not posted on the board
-HOLD = 2e-4  # s for which a busy thread puts off waking others
+HOLD = 2e-4  # s for which a busy thread may delay waking others
 KEEP = 4  # steps whose finished operations are remembered
 
 
 class Stopped(Exception):
-    """The run ends early because something failed elsewhere on this rank."""
+    """An early end of the run, because something failed elsewhere on this rank."""
 
 
-Awaited = Callable[[], set[Key] | None]  # what a stream waits for now; None: for nothing
+Awaited = Callable[[], set[Key] | None]  # what a stream waits for now; None: nothing
 
 
 @dataclass(slots=True)
 class Sleeper:
-    """A stream that waits for one of these operations, or for `every` one."""
+    """A waiting stream: any one of the operations `keys` wakes it, or only `every` one of them."""
 
-    keys: set[Key]  # those not done yet, if it waits for every one
+    keys: set[Key]  # with `every`: the operations that are not done yet
     every: bool
     condition: threading.Condition
-    awaited: Awaited | None  # asked anew once more is queued; None: that changes nothing
+    awaited: Awaited | None  # new `keys` when operations are queued; None: these change nothing
 
 
 @dataclass(slots=True)
 class WaitStatus:
-    """What a stream does now."""
+    """The current activity of a stream."""
 
     step: int
     name: str
@@ -47,36 +47,36 @@ class WaitStatus:
 class Board:
     """Finished operations by (step, name), guarded by one lock.
 
-    A waiting stream names its operations, and only these wake it: if ranks share cores, waking all
-    streams at every operation costs more processor time than the operations.
+    A waiting stream names its operations, and only these wake the stream: if ranks share cores,
+    waking all streams at every operation costs more processor time than the operations.
     """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.failure: BaseException | None = None
         self.closed = False
-        self.changed = np.zeros(1, np.uint8)  # 1: something was posted since it was cleared
-        self.occupies_cores = True  # whether the computation of this rank does
+        self.changed = np.zeros(1, np.uint8)  # 1: something was posted since the flag was cleared
+        self.occupies_cores = True  # whether this rank's computation occupies a core
         self.status: dict[str, WaitStatus] = {}
         self.moved = now()  # when an operation was last done
-        self._done: dict[int, dict[str, float]] = {}  # step -> name -> when
+        self._done: dict[int, dict[str, float]] = {}  # step -> name -> time
         self._sleepers: list[Sleeper] = []
-        self._due: list[threading.Condition] = []  # of streams that are to be woken
-        self._since = 0.0  # when the first of them was due; 0: none is
+        self._due: list[threading.Condition] = []  # of streams that `deliver` must wake
+        self._since = 0.0  # when the first of `_due` was due; 0: none
 
     @property
     def computes(self) -> bool:
-        """Whether this rank's computation occupies a core now."""
+        """Tell whether this rank's computation occupies a core now."""
         own = self.status.get("compute")
         return self.occupies_cores and not (own and own.waits)
 
     @property
     def owes(self) -> bool:
-        """Whether `deliver` has streams to wake."""
+        """Tell whether `deliver` has streams to wake."""
         return bool(self._due)
 
     def mark(self, step: int, name: str, when: float, *, wakes: bool = True) -> None:
-        """Post that an operation is done; without `wakes` `deliver` wakes those who wait for it."""
+        """Post that an operation is done; wake its waiters now, or by `deliver` if not `wakes`."""
         with self.lock:
             self.changed[0] = 1
             self._done.setdefault(step, {})[name] = self.moved = when
@@ -94,9 +94,9 @@ class Board:
                     self._since = self._since or when
 
     def deliver(self, *, busy: bool) -> None:
-        """Wake who waits for what was marked without; a `busy` thread may put it off for HOLD.
+        """Wake the waiters of operations that were marked without `wakes`.
 
-        A stream that is woken takes the interpreter from the thread that has more to do at once.
+        A `busy` thread may delay that for HOLD: a woken stream takes the interpreter from it.
         """
         if self._due and not (busy and now() - self._since < HOLD):
             with self.lock:
@@ -106,14 +106,14 @@ class Board:
                 self._since = 0.0
 
     def wake(self) -> None:
-        """Wake all streams: there is an end or a failure."""
+        """Wake all streams, at the end or after a failure."""
         with self.lock:
             self.changed[0] = 1
             for sleeper in self._sleepers:
                 sleeper.condition.notify()
 
     def queued(self) -> None:
-        """Wake the streams that can do what was queued; the others learn what they now wait for."""
+        """Wake the streams that can begin a queued operation; update what the others wait for."""
         with self.lock:
             self.changed[0] = 1
             for sleeper in self._sleepers:
@@ -135,7 +135,7 @@ class Board:
     ) -> None:
         """Release the lock until one of the operations is done, or all streams are woken.
 
-        every: until all of them are done; they are taken from the set. awaited: see `Sleeper`.
+        every: wait until all are done; done operations leave the set. awaited: see `Sleeper`.
         """
         sleeper = Sleeper(keys, every, threading.Condition(self.lock), awaited)
         self._sleepers.append(sleeper)
@@ -143,13 +143,13 @@ class Board:
         self._sleepers.remove(sleeper)
 
     def forget_before(self, step: int) -> None:
-        """Drop operations of steps that nothing can depend on any more."""
+        """Drop finished operations of old steps, on which nothing can depend any more."""
         with self.lock:
             for old in [each for each in self._done if each < step - KEEP]:
                 del self._done[old]
 
     def missing(self, step: int, after: Iterable[After]) -> list[Key]:
-        """Return the dependencies that are not done; what lies before the first step is done."""
+        """Return the dependencies that are not done; those before the first step count as done."""
         keys = [(step - back, name) for name, back in after]
         return [key for key in keys if key[0] >= 0 and not self.is_done(*key)]
 
@@ -170,9 +170,9 @@ class Board:
         return max(times, default=float("-inf"))
 
     def wait_for_head(self, stream: str, queue: Sequence[tuple[int, Op]]) -> bool:
-        """Block until the first operation of a queue can be done; False: until the board is closed.
+        """Block until the first operation of a queue can begin; False: the board was closed.
 
-        Others add to the queue, and then call `queued`.
+        Other threads add to the queue, and then call `queued`.
         """
 
         def awaited() -> set[Key] | None:
@@ -211,7 +211,7 @@ class Board:
             self.status[stream] = WaitStatus(step, ops[0].name, "runs", now(), False)
 
     def wait_for_all(self, stream: str, step: int, ops: Sequence[Op]) -> None:
-        """Block until the dependencies of all operations are done; the last one then runs."""
+        """Block until the dependencies of all operations are done; then the last one is running."""
         with self.lock:
             while missing := [key for op in ops for key in self.missing(step, op.after)]:
                 self.check()
@@ -222,7 +222,7 @@ class Board:
             self.status[stream] = WaitStatus(step, ops[-1].name, "runs", now(), False)
 
     def poll(self, done: Callable[[], bool], stream: str, status: WaitStatus) -> None:
-        """Wait for an event that is not posted on the board, and show `status` meanwhile."""
+        """Poll an event that is not posted on the board, and show `status` meanwhile."""
         self.show(stream, status)
         while not done():
             self.check()
@@ -230,16 +230,16 @@ class Board:
         self.idle(stream)
 
     def show(self, stream: str, status: WaitStatus) -> None:
-        """Note what the stream waits for."""
+        """Record what the stream waits for."""
         self.status[stream] = status
         self.changed[0] = 1
 
     def idle(self, stream: str) -> None:
-        """Note that the stream has nothing to do."""
+        """Record that the stream has nothing to do."""
         self.status.pop(stream, None)
 
     def fail(self, error: BaseException) -> None:
-        """Post a failure; every waiting stream stops. The first one counts."""
+        """Post a failure, which stops every waiting stream; only the first failure counts."""
         with self.lock:
             if self.failure is None:
                 self.failure = error

@@ -1,4 +1,4 @@
-"""What a bucket is filled with: dense gradients, rows, and what replaced launches have kept."""
+"""The content of a bucket: dense gradients, rows, and the remainders of replaced launches."""
 
 from collections.abc import Sequence
 from math import inf
@@ -15,13 +15,13 @@ from commsched.plan.model import Plan
 
 
 def takes_lists(plan: Plan, launch: int) -> bool:
-    """Tell whether a launch sends a list of non-zeros where its bucket is handed over as rows."""
+    """Tell whether a launch sends a list of non-zeros if its bucket is handed over as rows."""
     own = plan.launches[launch]
     return find_method(own.method).takes_lists(plan.group(own))
 
 
 def unsent_of(plan: Plan, launch: int, states: Sequence[State]) -> list[Array]:
-    """Take what the launches that this one replaces have kept of their gradients, once."""
+    """Take, once, the unsent gradients of the launches that this one replaces."""
     own = plan.launches[launch]
     if not own.since:
         return []
@@ -35,7 +35,7 @@ def unsent_of(plan: Plan, launch: int, states: Sequence[State]) -> list[Array]:
 
 
 def clamps(plan: Plan, launch: int, values: Array) -> bool:
-    """Tell whether a launch's codec might not reach the sum of such values of all ranks."""
+    """Tell whether the sum of such values over all ranks may exceed the codec's range."""
     own = plan.launches[launch]
     codec = find_method(own.method).codec
     if codec is None or codec.largest == inf or not len(values):
@@ -45,9 +45,10 @@ def clamps(plan: Plan, launch: int, values: Array) -> bool:
 
 
 def not_finite(plan: Plan, step: int, launch: int, state: State, own: slice | None) -> str:
-    """Name the tensor whose values are not finite, before a codec drops or hides them.
+    """Return a sentence that names the tensor with values that are not finite.
 
-    own: the run of the bucket that this rank fills; None: all of it.
+    A codec could drop or hide such values. own: the run of the bucket that this rank fills; None:
+    the whole bucket.
     """
     if "list" in state:
         left(state, Listed(*state.pop("list")))

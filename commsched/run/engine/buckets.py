@@ -1,4 +1,4 @@
-"""A rank's buckets: their memory, and an action for each part of an operation."""
+"""A rank's buckets: their memory, and the actions of operations on them."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -49,24 +49,24 @@ from commsched.run.wire.device import moved
 from commsched.schedule.rounds import Goal
 from commsched.timeline.names import decision_key
 
-HOST = np.empty(0, np.float32)  # an array in memory of the host
-RECALLED = 64  # steps whose decisions are kept, if no strategy asks for older ones
+HOST = np.empty(0, np.float32)  # stands for any array in host memory
+RECALLED = 64  # steps whose decisions are kept, unless a strategy needs older ones
 
-Action = Callable[[int, Op], None]  # what a part does in a step for an operation
+Action = Callable[[int, Op], None]  # what one part of an operation does in a step
 
 
 class Ready(NamedTuple):
-    """An exchange that is prepared on this rank, under way or over."""
+    """An exchange on this rank that is prepared, under way or over."""
 
     phase: Phase
     held: Endpoint
 
 
 class GradientObserver(Protocol):
-    """Looks at gradients before they are encoded, and at their sums."""
+    """An observer of gradients before they are encoded, and of their sums."""
 
     def sees(self, step: int, launch: int, values: Array | Listed, *, summed: bool) -> None:
-        """Look at a bucket, (numel,) float32 or its non-zeros, which must not be changed."""
+        """Observe a bucket, (numel,) float32 or its non-zeros, without changing it."""
 
 
 class Buckets:
@@ -81,20 +81,20 @@ class Buckets:
         self._lent: dict[int, Array] = {}  # launch -> borrowed memory of its bucket
         self.states = [self._state(launch) for launch in plan.launches]
         self._sharded = _sharded(plan)
-        self._together: State = {"rank": rank}  # decisions by all ranks: launch -1
+        self._together: State = {"rank": rank}  # state of decisions by all ranks (launch -1)
         self.losses = WatchedLosses()
         self.observer: GradientObserver | None = None
         self._ready: dict[int, Ready] = {}  # by launch
-        self._endpoints: dict[tuple[int, Kind, int], Endpoint] = {}  # of each exchange's last step
+        self._endpoints: dict[tuple[int, Kind, int], Endpoint] = {}  # of exchanges' last steps
         self._local: dict[int, Array] = {}  # launch -> (numel,) float32, memory to merge in
         self._merged: dict[int, State] = {}  # launch -> state of its strategy between merges
         self._chosen: dict[tuple[int, int], Phase] = {}
-        self.decisions: dict[str, float] = {}  # all, if later steps depend on them
+        self.decisions: dict[str, float] = {}  # all decisions, if later steps depend on them
         self._recalls = STRATEGIES[plan.strategy].decides == "loss"
         self.rows_of: Callable[[int], dict[int, rows.RowsPart]] = lambda launch: {}  # of every step
-        self._joined: set[int] = set()  # launches whose next gradients include what is unsent
-        self.skips_overflow = False  # a gradient that is not finite travels as zeros
-        self.overflows: set[int] = set()  # steps in which one was not
+        self._joined: set[int] = set()  # launches whose next gradients include the unsent remainder
+        self.skips_overflow = False  # send a gradient that is not finite as zeros
+        self.overflows: set[int] = set()  # steps with a gradient that is not finite
         self._known: dict[tuple[int, Kind, int, bool], list[Action]] = {}
         self._actions: dict[Part, Action] = {
             GATHER: self._gather,
@@ -117,12 +117,12 @@ class Buckets:
         here = mine is not None and not find_method(launch.method).sharded
         buffer = self._module.zeros(
             launch.numel if here else 0, np.float32
-        )  # touches its pages now
+        )  # touches the pages now, not in the first step
         state = {"gradient": buffer, "rank": member, "ranks": group.size}
         return state | {"seed": plan.seed, "step": 0, "name": launch.name}
 
     def away(self, op: Op) -> bool:
-        """Tell whether an operation exchanges memory of a device; votes are in the host's."""
+        """Tell whether an operation exchanges device memory; votes are in host memory."""
         return op.kind is Kind.EXCHANGE and self._module is not np
 
     def _phase(self, op: Op) -> Phase:
@@ -130,7 +130,7 @@ class Buckets:
         return self._chosen[op.launch, op.phase] if isinstance(phase, Choice) else phase
 
     def code(self, step: int, op: Op) -> tuple[float, float]:
-        """Encode or decode once the device has computed the inputs; return start and end in s."""
+        """Encode or decode, once the device has computed the inputs; return start and end in s."""
         if self._module is np:
             begun = now()
             self.perform(step, op)
@@ -143,7 +143,7 @@ class Buckets:
         return start.when(), end.when()
 
     def perform(self, step: int, op: Op) -> None:
-        """Do the parts of an operation on its bucket."""
+        """Perform the parts of an operation on its bucket."""
         key = op.launch, op.kind, op.phase, op.alone
         if key not in self._known:
             self._known[key] = [self._actions[part] for part in parts_of(self._plan, op)]
@@ -160,7 +160,7 @@ class Buckets:
         else:
             self._fill(step, launch)
         if plan.launches[launch].payload == "activation":
-            return  # what is not finite shows in the gradients
+            return  # values that are not finite are found in the gradients
         held = state["list" if "list" in state else "gradient"]
         values = held.values if "list" in state else held if own is None else held[own]
         if not finite(values) or (self.skips_overflow and clamps(plan, launch, values)):
@@ -173,12 +173,12 @@ class Buckets:
         self.losses.before(self._plan, launch, state)
 
     def _fill(self, step: int, launch: int) -> None:
-        """Fill a bucket: with what is handed over as rows and as arrays, and what is unsent."""
+        """Fill a bucket with gradients handed over as rows or arrays, and the unsent remainder."""
         plan, state = self._plan, self.states[launch]
         state.pop("list", None)
         parts: dict[int, rows.RowsPart] = state.pop("rows", None) or self.rows_of(launch)
         unsent = unsent_of(plan, launch, self.states)
-        # What is unsent is added to an array, in the one step in which there is some.
+        # The unsent remainder, which only one step has, is added to an array.
         listed = bool(parts) and takes_lists(plan, launch)
         listed = listed and not unsent and launch not in self._joined
         if not listed:
@@ -202,7 +202,7 @@ class Buckets:
         return shard_of(self._plan, launch, self._rank)
 
     def _return(self, launch: int) -> None:
-        """Return the memory that a launch has borrowed, if it has."""
+        """Return the memory that a launch has borrowed, if any."""
         if launch in self._lent:
             self.states[launch]["gradient"] = self._module.empty(0, np.float32)
             del self._endpoints[launch, Kind.ENCODE, 0]
@@ -219,7 +219,7 @@ class Buckets:
     def exchange(self, step: int, op: Op) -> Ready:
         """Prepare the exchange of an operation of kind EXCHANGE or DECIDE."""
         if op.kind is Kind.DECIDE:
-            if op.launch >= 0:  # the first operation reads arrays that the device has computed
+            if op.launch >= 0:  # the first phase reads arrays that the device has computed
                 self.device_queue.wait(step, op.after)
             self.perform(step, op)
         elif op.root not in (None, self.states[op.launch]["rank"]):  # this rank only receives
@@ -241,9 +241,9 @@ class Buckets:
         self._open(op, voting(group, choice.vote), self.states[op.launch])
 
     def decide(self, step: int, op: Op) -> float:
-        """Reduce the votes that were gathered to a decision, choose the phase; inf: not finite.
+        """Reduce the gathered votes to a decision and choose the phase; inf: a vote is not finite.
 
-        If all ranks decide together, the decision is the mean of their votes.
+        A decision of all ranks is the mean of their votes.
         """
         state = self.states[op.launch] if op.launch >= 0 else self._together
         phase, held = self._ready.pop(op.launch)
@@ -304,7 +304,7 @@ class Buckets:
         self._parameters.replace(step, op.launch, local)
 
     def kept(self) -> dict[str, dict[str, Any]]:
-        """Return what a checkpoint must hold, with copies of arrays in memory of the host.
+        """Return the content of a checkpoint, with copies of arrays in host memory.
 
         No exchange may be under way, but sums may wait for their merge.
         """
@@ -318,7 +318,7 @@ class Buckets:
         return {key: moved(part, partial(_copied, like=HOST)) for key, part in kept.items()}
 
     def _unmerged(self) -> dict[int, Ready]:
-        """Find the sums of parameters that wait for their merge, by launch."""
+        """Return the sums of parameters that wait for their merge, by launch."""
         return {
             index: ready
             for index, ready in self._ready.items()
@@ -330,7 +330,7 @@ class Buckets:
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Restore what `kept` returned; reject anything else.
 
-        Its "carried" are the launches to whose next gradients the source adds what is unsent.
+        Its "carried" lists the launches to whose next gradients the source adds the unsent part.
         """
         launches = self._plan.launches
         index = {launch.name: i for i, launch in enumerate(launches)}
@@ -360,8 +360,8 @@ class Buckets:
     def follow(self, plan: Plan) -> dict[str, Array]:
         """Continue with another plan of these tensors; no exchange may be under way.
 
-        Launches with equal pieces and method keep their state. Returns what the other launches
-        have kept of their gradients, (numel,) float32 per tensor.
+        Launches with equal pieces and method keep their state. Return the unsent gradients of the
+        other launches, (numel,) float32 per tensor.
         """
         known = {}
         waiting = {p.tensor for i in self._joined for p in self._plan.launches[i].pieces}
@@ -396,5 +396,5 @@ def _copied(values: Array, like: Array) -> Array:
 
 
 def _sharded(plan: Plan) -> set[int]:
-    """Return the launches whose ranks bring or get only their shards."""
+    """Return the launches in which a rank fills or receives only its shard."""
     return {i for i, x in enumerate(plan.launches) if find_method(x.method).sharded}

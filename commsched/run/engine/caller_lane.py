@@ -1,4 +1,4 @@
-"""The compute lane of a rank whose caller computes: what it does between the engine's calls."""
+"""The compute lane of a rank whose caller computes: spans between the calls of the engine."""
 
 from math import isfinite
 
@@ -11,33 +11,33 @@ from commsched.timeline.check import LONGEST
 
 
 class CallerLane:
-    """Records the caller's compute: layers of backward, uses of results, and what it tells."""
+    """A recorder of the caller's compute: layers of backward, uses of results, own spans."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._queue = engine.device_queue
         self._since = self._queue.device.mark()  # when the span under way began
-        self._using, self._name = -1, ""  # the launch whose result the caller took last, its span
+        self._using, self._name = -1, ""  # launch of the result taken last; name of its span
         self._used: set[int] = set()
-        self._added: dict[int, set[str]] = {}  # names of the caller's spans, of the newest steps
+        self._added: dict[int, set[str]] = {}  # newest steps -> names of the caller's spans
 
     def resume(self) -> None:
-        """Let the span under way begin now."""
+        """Restart the current span now."""
         self._since = self._queue.device.mark()
 
     def begin(self) -> None:
-        """Begin a step: no result is used yet."""
+        """Begin a step, in which no result is used yet."""
         self._using = -1
         self._used.clear()
 
     def complete(self, step: int, layer: str) -> None:
-        """Record the backward pass of a layer, which is over, and say so to its buckets."""
+        """Record the finished backward pass of a layer, and post it for the layer's buckets."""
         name = backward_of(layer).name
         self._since = self._queue.add(step, name, self._since)
         self._engine.board.mark(step, name, now())
 
     def uses(self, launch: int) -> bool:
-        """Tell whether the result of this launch was taken last."""
+        """Tell whether this launch's result is the last one taken."""
         return launch == self._using
 
     def use(self, launch: int) -> None:
@@ -47,7 +47,7 @@ class CallerLane:
         self.resume()
 
     def end_use(self, step: int) -> None:
-        """Record the use of the last result; a bucket has one such span per step."""
+        """Record the use of the last result, a single span per bucket and step."""
         if self._using >= 0 and self._using not in self._used:
             self._queue.add(step, self._name, self._since)
             self._used.add(self._using)
@@ -62,7 +62,7 @@ class CallerLane:
         board.idle("compute")
 
     def add(self, step: int, name: str, start: float, end: float) -> None:
-        """Record a span that the caller measured, in s of this rank's clock; refuse a wrong one."""
+        """Record a span that the caller measured, in s of this rank's clock; reject a wrong one."""
         start, end = float(start), float(end)
         what = f"step {step}: span {name!r}"
         if not (name and name.isprintable()):

@@ -5,7 +5,7 @@ from mpi4py import MPI
 from commsched.plan.model import Launch, Plan
 from commsched.program.registry import STRATEGIES
 
-Channel = tuple[str, str, tuple[int, ...], int]  # stream, among whom, ranks, teams of these
+Channel = tuple[str, str, tuple[int, ...], int]  # stream, team, ranks, number of teams
 Communicators = dict[Channel, MPI.Intracomm]
 EVERYONE: Channel = ("between", "all", (), 1)  # for decisions of all ranks
 
@@ -13,9 +13,9 @@ EVERYONE: Channel = ("between", "all", (), 1)  # for decisions of all ranks
 def communicators(
     plan: Plan, comm: MPI.Intracomm, known: Communicators | None = None
 ) -> Communicators:
-    """Make a communicator per exchange stream and team of ranks, in one order on every rank.
+    """Make a communicator per exchange stream and team of ranks, in equal order on every rank.
 
-    Communicators that are `known` are used again.
+    Communicators in `known` are reused.
     """
     found = dict(known or {})
     for launch in plan.launches:

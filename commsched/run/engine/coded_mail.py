@@ -1,4 +1,4 @@
-"""Messages that are encoded before they are sent and decoded when they are there."""
+"""Messages that are encoded before they are sent and decoded after they arrive."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ TYPES = {4: np.float32, 2: np.float16}  # by the bytes of a value
 
 
 class CodedMail:
-    """Codes what another mail sends and takes, as each operation says."""
+    """A mail that codes the messages of another mail by the codec of each operation."""
 
     def __init__(self, mail: Mail, plan: Plan, rank: int) -> None:
         self._mail = mail
@@ -54,7 +54,7 @@ class CodedMail:
         self._mail.incoming(step, op, packet)
 
     def kept(self) -> dict[str, State]:
-        """Return what codecs keep of each sent message; empty where they keep nothing."""
+        """Return the codecs' state for each sent message; empty for codecs without state."""
         found = {name: kept_of(state) for name, state in self._states.items()}
         return {name: kept for name, kept in found.items() if kept}
 

@@ -39,7 +39,7 @@ from commsched.schedule.rounds import Schedule
 from commsched.units import nbytes, seconds
 
 ALARM = 1  # tag on the control communicator
-PAUSE = 0.01  # s between looks for the calls of other ranks
+PAUSE = 0.01  # s between polls for alarms of other ranks
 
 
 @dataclass(slots=True)
@@ -51,8 +51,8 @@ class Active:
     exchange: Exchange
     start: float
     moved: float  # time of its last progress
-    moves: int = 0  # of the exchange, until then
-    by_library: int | None = None  # B on the wire for a sum by the library
+    moves: int = 0  # of the exchange at that time
+    by_library: int | None = None  # B on the wire, if the library sums
 
     def sent(self) -> int:
         return self.exchange.sent if self.by_library is None else self.by_library
@@ -84,7 +84,7 @@ class Communication(threading.Thread):
         self._control = comm.Dup()
         self._comms = communicators(plan, comm)
         self._join()
-        driver()  # loads compiled code before the first step
+        driver()  # load compiled code before the first step
         self.queues: dict[str, deque[tuple[int, Op]]] = {"inside": deque(), "between": deque()}
         self.messages = MessageStreams(
             plan, comm, board, recorder, mail, buckets.device_queue, place
@@ -94,7 +94,7 @@ class Communication(threading.Thread):
         self.waiting = Waiting(self._control)
         self.cpu = 0.0  # s of processor time of this thread, so far
 
-    @np.errstate(over="ignore", invalid="ignore")  # a sum may be infinite: it is delivered so
+    @np.errstate(over="ignore", invalid="ignore")  # an infinite sum is delivered as it is
     def run(self) -> None:
         """Poll until the board is closed; any error ends the job."""
         try:
@@ -106,7 +106,7 @@ class Communication(threading.Thread):
             self._abort(error)
 
     def follow(self, plan: Plan) -> None:
-        """Go on with another plan; all ranks call it while nothing is under way."""
+        """Continue with another plan; all ranks call this while no exchange is under way."""
         comms = communicators(plan, self._comm, self._comms)
         self._free_prepared()
         with self._board.lock:
@@ -114,7 +114,7 @@ class Communication(threading.Thread):
         self._join()
 
     def _join(self) -> None:
-        """Prepare native sums on all ranks together; inside a step one rank would delay others."""
+        """Prepare native sums on all ranks at once; within a step a rank would delay the others."""
         self._sent = {}
         for number, launch in enumerate(self._plan.launches):
             comm = self._comms[channel(launch)]
@@ -161,14 +161,14 @@ class Communication(threading.Thread):
             self._look()
 
     def _alone(self) -> Unlocked | None:
-        """Return the one exchange that can go on without this thread's looks, if there is one."""
+        """Return the only exchange under way, if it can progress without this thread's polls."""
         if len(self._active) != 1 or self.messages.busy:
             return None
         (active,) = self._active.values()
         return active.exchange if isinstance(active.exchange, Unlocked) else None
 
     def _start(self) -> bool:
-        """Do what is at the head of each free stream, as far as its inputs are there."""
+        """Begin the first operations of each free stream whose inputs are complete."""
         started = False
         for stream, queue in self.queues.items():
             while queue and stream not in self._active:
@@ -194,7 +194,7 @@ class Communication(threading.Thread):
                 self._board.sleep(keys, self._deadlines.idle, awaited=self._awaited)
 
     def _awaited(self) -> set[Key] | None:
-        """Return what no free stream can begin without; None: something can be done."""
+        """Return the operations that all free streams wait for; None: something can be done."""
         if self._board.closed or self._board.failure is not None or self.messages.busy:
             return None
         wanted = [queue[0] for queue in self.queues.values() if queue]
@@ -204,7 +204,7 @@ class Communication(threading.Thread):
         return {key for keys in missing for key in keys}.union(self.messages.missing())
 
     def _code(self, stream: str, step: int, op: Op) -> None:
-        """Encode what this thread sends next, or decode what came; other exchanges wait."""
+        """Encode the next packet or decode a received one in this thread; other exchanges wait."""
         start, end = self._buckets.code(step, op)
         self._recorder.add(stream, op.name, step, start, end)
         self._board.mark(step, op.name, end, wakes=False)
@@ -218,7 +218,7 @@ class Communication(threading.Thread):
         self._active[stream] = Active(step, op, exchange, start, start, by_library=sent)
 
     def _begin(self, op: Op, schedule: Schedule, held: Endpoint) -> Exchange:
-        """Start an exchange, as it was compiled in an earlier step if it can be."""
+        """Start an exchange; reuse the one prepared in an earlier step if possible."""
         key = op.launch, op.kind, op.phase
         known = self._prepared.get(key)
         if known is not None and known.fits(schedule, held):
@@ -233,7 +233,7 @@ class Communication(threading.Thread):
         exchange: Exchange | None = None
         if launch is None or not find_method(launch.method).sharded:
             exchange = prepared(schedule, held, comm, tag, path, self._landing[op.stream])
-        # Asking what has no such methods takes as long as a short exchange.
+        # A failed isinstance check takes as long as a short exchange.
         repeats = exchange is not None or schedule.library
         exchange = exchange or begin(schedule, held, comm, tag, path)
         if repeats and isinstance(exchange, Repeated):
@@ -261,17 +261,17 @@ class Communication(threading.Thread):
         coded = min(spent, end - active.start)
         sent = active.sent()
         self._recorder.add(stream, op.name, step, active.start, end, sent, coded, decided)
-        # To put it off pays where short exchanges follow each other. MPI can copy a long message
-        # in a single call, which would hold the others up for milliseconds.
+        # Delayed wake-ups pay between short exchanges. For a long message MPI may copy for
+        # milliseconds in a single call, which would delay the waiters.
         self._board.mark(step, op.name, end, wakes=end - active.start > HOLD)
 
     def _look(self) -> None:
-        """Check at intervals whether a deadline has passed or a rank is slow, here or elsewhere."""
+        """Check at intervals for passed deadlines and slow ranks, here or on other ranks."""
         moment = now()
         if moment - self._glanced < SPARSE:
             return
         if moment - self._glanced > self._deadlines.grace:
-            self._awake = moment  # this process was stopped: its deadlines begin anew
+            self._awake = moment  # this process was stopped: restart its deadlines
         self._glanced = moment
         exchange = next((active.op.name for active in self._active.values()), None)
         self.waiting.look(moment, self._board.status, exchange)
@@ -283,7 +283,7 @@ class Communication(threading.Thread):
         if self._control.Iprobe(MPI.ANY_SOURCE, ALARM):
             self._alarm(self.describe(self._looked))
         since = [active.moved for active in self._active.values()]
-        # A stream that waits for this rank is late only if nothing on this rank progresses.
+        # A stream that waits for this rank itself is late only if nothing here progresses.
         moved = max([self._board.moved, *since])
         since += self.messages.leaving_since
         since += [max(s.since, moved) for s in [*self._board.status.values()] if s.waits]
@@ -316,7 +316,7 @@ class Communication(threading.Thread):
         return say
 
     def describe(self, when: float) -> str:
-        """Tell what every stream of this rank does now, a line each."""
+        """Return a line for every stream of this rank with its current activity."""
         rank = self._control.rank
         lines = [
             f"rank {rank}, {stream}: step {s.step}: {s.name} {s.what},"
@@ -326,9 +326,9 @@ class Communication(threading.Thread):
         return "\n".join(lines) or f"rank {rank}: has nothing to do"
 
     def _alarm(self, text: str) -> None:
-        """After a deadline, here or elsewhere: all ranks say what they do, and the job ends.
+        """After a deadline on any rank, print what this rank does, and end the job.
 
-        Each rank calls all others; the first of those that were heard names the others.
+        Each rank sends an alarm to all others; the first rank that answers names the silent ones.
         """
         say(text)
         others = set(range(self._control.size)) - {self._control.rank}
@@ -346,11 +346,11 @@ class Communication(threading.Thread):
 
     @property
     def _kept(self) -> str:
-        """Say where the last operations of the ranks are, if the user cannot know."""
+        """Tell where the last operations of the ranks are stored, if the user cannot know that."""
         return "" if self._recorder.last is None else self._recorder.last.told
 
     def _heard(self, others: set[int]) -> set[int]:
-        """Return the ranks that call within the grace."""
+        """Return the ranks whose alarm arrives within the grace time."""
         heard: set[int] = set()
         status, note, end = MPI.Status(), np.empty(1, np.uint8), now() + self._deadlines.grace
         while now() < end:
@@ -364,8 +364,8 @@ class Communication(threading.Thread):
         """Write all measurements to disk, then end all ranks."""
         self._recorder.flush()
         if isinstance(error, MPI.Exception):
-            time.sleep(2 * self._deadlines.look)  # a rank may be gone: its witness names it first
+            time.sleep(2 * self._deadlines.look)  # if a rank is gone, its witness names it first
         say_why(error, self._control.rank)
-        if not isinstance(error, CommschedError):  # else its sentence tells enough
+        if not isinstance(error, CommschedError):  # the sentence of a CommschedError is enough
             say(self._kept)
         abort(self._control)

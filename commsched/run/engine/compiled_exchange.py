@@ -1,4 +1,4 @@
-"""A prepared exchange that compiled code drives: same moves, same bits, no lock of the interpreter.
+"""A prepared exchange driven by compiled code: equal moves and bits, no lock of the interpreter.
 
 Importing this module needs the compiled extra (Numba).
 """
@@ -17,7 +17,7 @@ from commsched.run.engine.prepared_exchange import Coming, Leaving, Prepared
 from commsched.run.engine.wait_for_messages import NEVER
 from commsched.run.wire.path import PendingMove, Unlocked
 
-AT_ONCE = np.zeros(5)  # a pace without patience
+AT_ONCE = np.zeros(5)  # a pace without waiting
 
 
 def _functions() -> Any:
@@ -38,7 +38,7 @@ CALLS = _functions()
 
 
 def load() -> None:
-    """Load what drives exchanges, and what loads any kernel: drive an exchange without moves."""
+    """Load the compiled driver by driving an exchange without moves."""
     sends, receives, at = (np.zeros(shape, np.int64) for shape in ((0, 2), (0, 7), 7))
     fast.drive(CALLS, sends, receives, at, AHEAD, AT_ONCE, 0.0, NEVER)
 
@@ -46,7 +46,7 @@ def load() -> None:
 class CompiledExchange(Prepared, Unlocked):
     """The tables of a prepared exchange as numbers, for `kernels.fast_exchange.drive`.
 
-    Python encodes packets and merges those that are not just added.
+    Python encodes packets, and merges packets whose merge is not a plain addition.
     """
 
     def _compile(self) -> None:

@@ -14,11 +14,11 @@ from commsched.run.engine.engine import Engine
 from commsched.run.engine.worker import Worker
 from commsched.run.job.clock import now
 
-QUIET = 5e-3  # s of sleep ahead that are enough to write spans
+QUIET = 5e-3  # least s of a coming sleep in which to write spans
 WORK = 2**14  # float32 elements, in a core's cache, that spinning compute works on
-GROWS = 1.002  # what the median of a product follows its seconds by, up and down
-FIRST = 20e-3  # s of products by which ordinary interrupts are known
-LONG = 2.0  # medians from which a product was interrupted
+GROWS = 1.002  # factor by which the running median follows each product's seconds
+FIRST = 20e-3  # s of products that measure ordinary interrupts
+LONG = 2.0  # in medians: a longer product was interrupted
 
 
 def run_steps(
@@ -33,10 +33,10 @@ def run_steps(
     """Run the compute stream in this thread, from `start` on this rank's clock, and all exchanges.
 
     `between` is called after each step; it returns True if the clock restarts before the next step.
-    core: what layers that occupy one compute on.
+    core: the emulated core of layers that occupy one.
     """
     clock = now() if start is None else start
-    engine.board.occupies_cores = plan.net.occupies_cores  # otherwise it sleeps
+    engine.board.occupies_cores = plan.net.occupies_cores  # otherwise compute is emulated by sleep
     core = core or Core()
     for step in range(steps):
         plan = engine.plan  # `between` may have changed it
@@ -52,11 +52,11 @@ def run_steps(
 def _run_step(
     engine: Engine, worker: Worker, step: int, ops: list[Op], clock: float, core: "Core"
 ) -> float:
-    """Emulate the operations of a step on a stream that is free at `clock`; return when they end.
+    """Emulate the operations of a step on a stream that is free at `clock`; return their end.
 
     As on an accelerator that waits for events, an operation starts when its inputs are complete and
-    ends at an absolute deadline, so late wake-ups of this thread do not add up. If their order is
-    known, the thread wakes up only for operations whose end another one waits for.
+    ends at an absolute deadline, so late wake-ups of this thread do not add up. If the order of the
+    operations is known, the thread wakes up only for the end of those that others wait for.
     """
     board = engine.board
     if engine.plan.net.occupies_cores or len({op.urgency for op in ops}) > 1:
@@ -88,20 +88,20 @@ def _runs(ops: list[Op], watched: set[str]) -> Iterator[list[Op]]:
 def _emulate(
     engine: Engine, worker: Worker, step: int, op: Op, begin: float, core: "Core"
 ) -> float:
-    """Do an operation, sleep until its end if others wait for that, and return its end.
+    """Emulate an operation and return its end; sleep until then if others wait for it.
 
-    The operations of a net that occupies cores begin when this thread is awake, and take their time
-    on a core.
+    For a net that occupies cores, an operation begins when this thread is awake and computes on a
+    core.
     """
     engine.mail.compute(step, op)
     end = begin + (seconds := worker.seconds(step, op.seconds))
     if engine.plan.net.occupies_cores:
         begin = now()
-        core.spin(seconds * engine.plan.machine.alone)  # they hold while all ranks compute
+        core.spin(seconds * engine.plan.machine.alone)  # net's seconds: all ranks compute
         end = now()
     if op.name in engine.watched:
         if end - now() > QUIET:
-            engine.recorder.flush()  # writing blocks the interpreter for the other streams
+            engine.recorder.flush()  # while it sleeps: writing delays the other streams
         time.sleep(max(0.0, end - now()))
         engine.board.mark(step, op.name, now())
     engine.recorder.add("compute", op.name, step, begin, end)
@@ -109,32 +109,32 @@ def _emulate(
 
 
 class Core:
-    """The core that the layers of a step occupy, by the work that this thread does on it.
+    """An emulated core that the layers of a step occupy with work in this thread.
 
-    The work is counted in products of short arrays, each worth the processor time that it takes if
-    nothing but the system's ordinary interrupts disturbs it. What more of them take of this
-    thread's time, as for the packets of an exchange, is no work, though systems count it as this
-    thread's; nor is what the thread does between two layers to record them: the next one takes as
-    much less. NumPy computes without the interpreter's lock, as the layers of a net do.
+    The work is products of short arrays. A product counts as the processor time that it takes with
+    only the system's ordinary interrupts. Further interrupts, such as for the packets of an
+    exchange, are not work, although the system counts them as this thread's time. The time to
+    record a layer is taken off the next layer. NumPy computes without the interpreter's lock, as
+    the layers of a net do.
     """
 
     def __init__(self) -> None:
-        self.interrupted = 0.0  # s that interrupts have taken of this thread's time, so far
+        self.interrupted = 0.0  # s of this thread's time taken by interrupts so far
         self._values = np.ones(WORK, np.float32)
         self._usual = 0.0  # s of one product, the median
-        # s of this thread's time per second of work between interrupts; 0: not known yet
+        # s of this thread's time per second of work without interrupts; 0: not known yet
         self._ordinary = 0.0
         self.begin()
 
     def begin(self) -> None:
         """Begin a step."""
-        self._since = time.thread_time()  # when the layers so far were done
-        self._over = 0.0  # s of work beyond them
+        self._since = time.thread_time()  # thread time at the end of the last layer
+        self._over = 0.0  # s of work beyond the layers so far
 
     def spin(self, seconds: float) -> None:
-        """Keep the core busy until the layers since the step's begin have had their `seconds`.
+        """Keep the core busy until this layer, after those before it, has had its `seconds`.
 
-        The first call learns what interrupts ordinarily take: no exchange may be under way.
+        The first call measures ordinary interrupts, so no exchange may be under way.
         """
         if not self._ordinary:
             self._ordinary = 1.0
@@ -168,7 +168,7 @@ def _next(board: Board, queue: StreamQueue, clock: float) -> tuple[Op, float]:
     heads = queue.heads()
     step, ops = heads[0][0], [op for _, op in heads]
     if len(ops) > 1:
-        time.sleep(max(0.0, clock - now()))  # inputs that arrive until then count
+        time.sleep(max(0.0, clock - now()))  # inputs that arrive during the sleep count
     board.wait_for_any("compute", step, ops)
     able = [op for op in ops if board.ready(step, op.after)]
     ready = [board.when(step, op.after) for op in able]

@@ -19,9 +19,9 @@ class Open(NamedTuple):
 
 
 class DeviceQueue:
-    """The compute stream of a rank, which runs ahead of its device; the host's own is never ahead.
+    """The compute stream of a rank, which queues work ahead of its device (on a host: never ahead).
 
-    One thread adds operations, in order; others wait for them.
+    One thread adds operations in order; other threads wait for them.
     """
 
     def __init__(self, device: ComputeDevice, recorder: Recorder) -> None:
@@ -42,14 +42,14 @@ class DeviceQueue:
         return end
 
     def wait(self, step: int, after: Iterable[After]) -> None:
-        """Wait until the device has finished all inputs of an operation of `step`."""
+        """Wait until the device has computed all inputs of an operation of `step`."""
         for name, back in after:
             end = self._ends.get((step - back, name))
             if end is not None:
                 end.wait()
 
     def over(self, step: int, after: Iterable[After]) -> bool:
-        """Tell whether the device has finished all inputs of an operation of `step`."""
+        """Tell whether the device has computed all inputs of an operation of `step`."""
         ends = [self._ends.get((step - back, name)) for name, back in after]
         return all(end is None or end.done() for end in ends)
 

@@ -1,4 +1,4 @@
-"""Executes programs on one rank: coding threads, the communication thread, and their order."""
+"""The engine of one rank: it runs programs in coding threads and the communication thread."""
 
 import sys
 import threading
@@ -25,11 +25,11 @@ from commsched.run.engine.worker import Roles
 from commsched.run.job.clock import now
 from commsched.run.wire.placement import ON_HOST, Placement
 
-# s after which a thread asks for the interpreter again; measured in plots/benches.md. Python's
-# default of 5 ms holds up exchanges. Where ranks share cores, the thread that has the interpreter
-# may have no core, and one that asks often takes it from the others.
+# s after which a thread asks for the interpreter; measured in plots/benches.md. Python's default
+# of 5 ms delays exchanges. If ranks share cores, the thread that holds the interpreter may be
+# without a core, and a thread that asks often takes that core.
 SWITCH, SWITCH_CROWDED = 0.1e-3, 1e-3
-_usual: list[float] = []  # s, of each engine of this process that works: what was before the first
+_usual: list[float] = []  # s, one per running engine: the interval before the first one
 
 
 class Engine:
@@ -44,7 +44,7 @@ class Engine:
         timeout: float,
         mail: Mail | None = None,
         place: Placement = ON_HOST,
-        option: str = "--timeout",  # by which the user sets the timeout
+        option: str = "--timeout",  # name of the user's option for the timeout
     ) -> None:
         self.plan = plan
         self.board = Board()
@@ -58,14 +58,14 @@ class Engine:
             plan, comm, self.board, self.buckets, recorder, timeout, self.mail, place, option
         )
         self._coding: dict[str, deque[tuple[int, Op]]] = {"encode": deque(), "decode": deque()}
-        self._last: list[tuple[int, str]] = []  # submitted operations that are not known to be done
+        self._last: list[tuple[int, str]] = []  # submitted operations that may not be done yet
         self._threads: list[threading.Thread] = [
             threading.Thread(target=self._code, args=(stream,), name=stream, daemon=True)
             for stream in self._coding
         ]
         self.watched: set[str] = set()  # operations that others wait for
-        self.first: int | None = None  # the first step, if a state was restored before it
-        self.earlier: dict[str, float] = {}  # decisions before that step which later ones recall
+        self.first: int | None = None  # the first step after a restored state
+        self.earlier: dict[str, float] = {}  # decisions before the first step that later steps read
 
     def start(self) -> None:
         """Start the threads, once the caller's preparations on the device are done."""
@@ -76,7 +76,7 @@ class Engine:
             thread.start()
 
     def submit(self, program: Program) -> list[Op]:
-        """Queue one step; returns the operations of the compute stream, which the caller runs."""
+        """Queue one step; return the operations of the compute stream, which the caller runs."""
         ops = program.role_of(self._rank).ops
         with self.board.lock:
             self.watched = {after.name for op in ops for after in op.after}
@@ -122,7 +122,7 @@ class Engine:
         board.idle("compute")
 
     def begin_at(self, step: int) -> None:
-        """Let `step` be the first one; the operations of the steps before it are done."""
+        """Begin at `step`; the operations of earlier steps count as done."""
         lower, decisions = STRATEGIES[self.plan.strategy].lower, self.buckets.decisions
         self.first, self.earlier = step, dict(decisions)
         for done in range(max(0, step - lower(self.plan, step, decisions).reach), step):
@@ -130,14 +130,14 @@ class Engine:
                 self.board.mark(done, op.name, now())
 
     def follow(self, plan: Plan, step: int) -> dict[str, Array]:
-        """Go on with another plan of the same tensors after `step`, on all ranks; see `drain`.
+        """Continue with another plan of the same tensors after `step`, on all ranks; `drain` first.
 
-        Returns what removed launches have kept of their gradients, by tensor.
+        Return the unsent gradients of removed launches, by tensor.
         """
         kept = self.buckets.follow(plan)
         self.communication.follow(plan)
         self.plan = plan
-        # The old launches have brought the last step's results of the new launches.
+        # The new launches' results of the last step count as done: the old launches computed them.
         for op in STRATEGIES[plan.strategy].lower(plan, step, {}).role_of(self._rank).ops:
             if op.stream != "compute":
                 self.board.mark(step, op.name, now())

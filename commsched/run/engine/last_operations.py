@@ -1,8 +1,8 @@
-"""Keep the last operations of this rank in a file mapped into memory, which outlives any end.
+"""The last operations of this rank, in a memory-mapped file that survives any end of the process.
 
-Neither SIGKILL nor an abort loses what was written: the system keeps the pages of the file. It lies
-beside the timeline, if there is one, else in a folder of its own; a job that ends well removes it.
-`timeline/last_report.py` reads it.
+Neither SIGKILL nor an abort loses what was written: the system keeps the pages of the file. The
+file lies beside the timeline, if there is one, else in a separate folder; a job that ends well
+removes the file. `timeline/last_report.py` reads it.
 """
 
 import itertools
@@ -27,12 +27,12 @@ from commsched.timeline.parts import PartHeader, find, part_path
 
 
 class LastOperations:
-    """Writes each operation over the oldest one; a row per stream has the one that began last."""
+    """A ring of the last operations; one row per stream holds the operation that began last."""
 
     def __init__(self, plan: Plan, comm: MPI.Intracomm, timeline: Path | None) -> None:
-        """Make the file; all ranks call it. A folder that cannot be written is said, no error."""
+        """Make the file; all ranks call it. If the folder is not writable, print that and go on."""
         if timeline is not None and comm.rank == 0:
-            for old in find(timeline, LAST).values():  # of a job with more ranks
+            for old in find(timeline, LAST).values():  # may be of an earlier job with more ranks
                 old.unlink(missing_ok=True)
         comm.Barrier()  # else rank 0 might remove the new file of another rank
         # Hosts may keep their parts of a timeline in folders of their own.
@@ -56,17 +56,17 @@ class LastOperations:
     def _make(self, content: bytes) -> None:
         if is_unnamed(self.base):
             make_room(self.base)
-        files.write_bytes(self.path, content)  # no hole, for which there might be no room later
+        files.write_bytes(self.path, content)  # allocate all of it: later the disk may be full
         with self.path.open("r+b") as file:
             hold(file)  # the map has a copy of the descriptor
             self._map = mmap.mmap(file.fileno(), len(content))
 
     def begin(self, span: Span) -> None:
-        """Note an operation that begins: a span without a length."""
+        """Record the beginning of an operation: a span without a length."""
         self._put(self._begun[span.stream], 1, span)
 
     def take(self, span: Span) -> None:
-        """Note an operation that has ended; called in the thread of its stream."""
+        """Record a finished operation; called in the thread of its stream."""
         number = next(self._next)
         self._put(self._rows + number % KEPT * ROW.size, number, span)
 
@@ -79,7 +79,7 @@ class LastOperations:
 
     @property
     def told(self) -> str:
-        """Say what the user cannot know: the name of a job without a timeline."""
+        """Name the command that shows the last operations of a job without a timeline."""
         if self._map is None or not is_unnamed(self.base):
             return ""
         return f"`commsched show {self.base}.{LAST}` has the last operations of the ranks"

@@ -1,4 +1,4 @@
-"""A measurement, from the common start of all ranks to one timeline file."""
+"""The measurement of a run, from the common start of all ranks to one timeline file."""
 
 import os
 import platform
@@ -36,10 +36,10 @@ LEAD = 0.05  # s from the agreement on the start to the start
 
 
 class Measurement:
-    """Clocks, placement and spans of all ranks; every rank makes one and finishes it.
+    """Clocks, placement and spans of a run; every rank makes a Measurement and finishes it.
 
-    Every rank appends its spans to a file of its own beside `path`; they are removed once rank 0
-    has all spans. Those of a device or a pipe lie in the folder of `unnamed`. `known` is the
+    Every rank appends its spans to a part file beside `path` (if `path` is a device or a pipe, in
+    the folder of `unnamed`); the parts are removed once rank 0 has all spans. `known` is the
     caller's part of the timeline's header. Meanwhile `path` is locked.
     """
 
@@ -70,7 +70,7 @@ class Measurement:
         self.recorder = Recorder(comm.rank, self._writer)
 
     def _parts(self) -> Path:
-        """Return the name whose parts have the spans; it differs from the path of a device."""
+        """Return the base name of the part files; for a device it is not the path."""
         special = agree.on_all_ranks(lambda: files.is_special(self._path), self._comm)
         if not agree.largest(special, self._comm):
             return self._path
@@ -93,9 +93,9 @@ class Measurement:
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """Let an interrupt say where the spans so far lie, and what reads them.
+        """Let an interrupt print where the spans so far lie, and which command reads them.
 
-        Within a wait for a lock an interrupt ends as an error of the lock.
+        An interrupt during a wait for a lock becomes the lock's error.
         """
         try:
             yield
@@ -115,10 +115,10 @@ class Measurement:
         fallbacks: tuple[Fallback, ...] | None = None,
         switches: tuple[Switch, ...] | None = None,
     ) -> Timeline | None:
-        """Bring all spans to rank 0, which writes the file; others return None.
+        """Bring all spans to rank 0, which writes the file; other ranks return None.
 
-        Rank 0 returns the timeline, of a long run its newest steps. The engine must have stopped,
-        on all ranks. Without a span there is no file, and rank 0 says so.
+        Rank 0 returns the timeline, or the newest steps of a long run. The engine must have stopped
+        on all ranks. Without a span there is no file, and rank 0 prints that.
         """
         self.recorder.close()
         part, comm = self._part, self._comm
@@ -152,7 +152,7 @@ class Measurement:
 
 
 def _header(plan: Plan, comm: MPI.Intracomm, known: RunHeader) -> RunHeader:
-    """Add to the header what is known before the run starts."""
+    """Complete the header with the facts that are known before the run starts."""
     hosts, different = agree.placement(plan.machine, comm)
     here, there = fabric(comm), plan.machine.fabric
     return msgspec.structs.replace(
@@ -172,12 +172,12 @@ def _header(plan: Plan, comm: MPI.Intracomm, known: RunHeader) -> RunHeader:
 
 
 def common_start(comm: MPI.Intracomm, aligned: Clock) -> float:
-    """Agree on a moment in the near future; returns it on this rank's clock."""
+    """Agree on a moment in the near future; return that moment on this rank's clock."""
     comm.Barrier()
     (moment,) = agree.broadcast_numbers(0, [now() + LEAD], comm)
     return moment - aligned.offset
 
 
 def _worst(before: Clock, after: Clock) -> float:
-    """Return the clock's uncertainty over the whole run, drift included: s."""
+    """Return the clock's uncertainty over the whole run in s, including drift."""
     return max(before.uncertainty, after.uncertainty) + abs(after.offset - before.offset)

@@ -1,4 +1,4 @@
-"""Measure the memory bandwidth that the ranks of a node share."""
+"""The probe of the memory bandwidth that the ranks of a node share."""
 
 import socket
 
@@ -22,9 +22,9 @@ def ranks_of_this_node(comm: MPI.Intracomm) -> MPI.Intracomm:
 
 
 def shared_memory(comm: MPI.Intracomm, seconds: float) -> tuple[tuple[float, float], ...]:
-    """Return (ranks, B/s that each copies) if 1, 2, 4, ... and all ranks of each node copy.
+    """Return (ranks, B/s of each) for 1, 2, 4, ... and all ranks of a node that copy at once.
 
-    It takes about `seconds`; ranks that do not copy sleep. Read and written bytes count, as in
+    The probe takes about `seconds`; the other ranks sleep. Read and written bytes count, as in
     STREAM's copy. Source: McCalpin, "Memory bandwidth and machine balance", 1995.
     """
     local = ranks_of_this_node(comm)
@@ -37,7 +37,7 @@ def shared_memory(comm: MPI.Intracomm, seconds: float) -> tuple[tuple[float, flo
         sleeping_barrier(comm)
         rate = _rate(source, target, seconds / len(counts)) if local.rank < count else 0.0
         rates = [each for each in agree.gather_numbers(rate, comm) if each]
-        # More ranks do not copy faster: noise is levelled.
+        # More ranks cannot copy faster each: remove such noise.
         found.append(min([float(np.mean(rates)), *found]))
     local.Free()
     return tuple(zip(map(float, counts), found, strict=True))

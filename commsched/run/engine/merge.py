@@ -1,7 +1,7 @@
-"""Bring the spans of all ranks to rank 0, some steps at a time, into one timeline file.
+"""The merge of all ranks' spans on rank 0 into one timeline file, some steps at a time.
 
-Memory stays flat however long the run was: rank 0 holds the spans of these steps, and the newest
-ones for a summary.
+Memory does not grow with the length of the run: rank 0 holds the spans of these steps, and the
+newest spans for a summary.
 """
 
 from collections import deque
@@ -40,7 +40,7 @@ def merge(
     apart: Mapping[str, Ints],
     dog: Watchdog,
 ) -> Timeline | None:
-    """Write the file on rank 0, which returns the timeline's newest steps; others return None.
+    """Write the file on rank 0, which returns the timeline's newest steps; other ranks return None.
 
     `part` is the header as known at the end of the run; `apart`: see `waiting_filled`.
     """
@@ -70,7 +70,7 @@ def merge(
 
 
 class _Merged:
-    """What rank 0 has of the merged timeline: its file, and its newest steps."""
+    """The merged timeline on rank 0: its file, and its newest steps."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class _Merged:
         shifts: Sequence[float],
         apart: Mapping[str, Ints],
     ) -> None:
-        """`words`: of each rank its streams and names; `shifts`: added to each rank's clock, s."""
+        """Take each rank's streams and names in `words`, and s to add to its clock in `shifts`."""
         self._path, self._part, self._apart, self._shifts = path, part, apart, shifts
         streams, names = zip(*words, strict=True)
         self._streams = tuple(dict.fromkeys(chain(part.streams, *streams)))
@@ -91,14 +91,14 @@ class _Merged:
         self._dropped = False
 
     def begin(self, stack: ExitStack) -> None:
-        """Begin the file, which has its name once `end` has closed the stack."""
+        """Begin the file, which gets its final name when `end` closes the stack."""
         file = stack.enter_context(files.writing(self._path))
         self._writer = timeline_file.Writer(
             file, str(self._path), self._timeline(Columns(self._streams, self._names)), self._lanes
         )
 
     def add(self, texts: Sequence[bytes], stop: int) -> None:
-        """Write the spans of the steps before `stop`, given the next lines of each rank's part."""
+        """Write the spans of the steps before `stop` from the next lines of each rank's part."""
         columns = Columns(self._streams, self._names)
         for rank, text in enumerate(texts):
             rows = [*self._later[rank], *rows_of(text.splitlines())]
@@ -113,12 +113,12 @@ class _Merged:
             self._dropped = True
 
     def end(self, stack: ExitStack) -> None:
-        """Give the file its name."""
+        """Give the file its final name."""
         self._writer.end()
         stack.close()
 
     def newest(self) -> Timeline:
-        """Return the newest steps; a warning tells if they are not all."""
+        """Return the newest steps; warn if they are not all."""
         columns = Columns(self._streams, self._names)
         for piece in self._newest:
             columns.add_timeline(piece)

@@ -1,4 +1,4 @@
-"""Messages between two ranks: sent in turn, received as they come, by the communication thread."""
+"""Messages between two ranks: the communication thread sends in order and receives on arrival."""
 
 from collections import defaultdict, deque
 from typing import NamedTuple, Protocol
@@ -22,13 +22,13 @@ from commsched.units import nbytes
 
 
 class Mail(Protocol):
-    """The content of messages, and the computations that make and read the content."""
+    """The interface to the content of messages: computations make and read it."""
 
     def use_device(self, device: ComputeDevice) -> None:
         """Use arrays of this device for packets and their results from now on."""
 
     def compute(self, step: int, op: Op) -> None:
-        """Do a COMPUTE or APPLY; its inputs are there."""
+        """Perform a COMPUTE or APPLY whose inputs are complete."""
 
     def outgoing(self, step: int, op: Op) -> Array:
         """Return the content of a SEND, (uncoded,) uint8, unchanged until the send ends."""
@@ -71,7 +71,7 @@ class Message(NamedTuple):
 class MessageStreams:
     """The streams `send` and `receive` of one rank.
 
-    A message leaves once the device has finished its inputs, not once they were queued.
+    A message leaves once the device has computed its inputs, not when they are queued.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class MessageStreams:
             "send": self._sends,
             "receive": self._receives,
         }
-        self._free = 0.0  # until when the send stream is busy
+        self._free = 0.0  # the send stream is busy until then
         self._expected: dict[int, deque[tuple[int, Op]]] = defaultdict(deque)  # by rank
         self._leaving: Message | None = None
         self._coming: dict[int, Message] = {}  # by rank
@@ -102,7 +102,7 @@ class MessageStreams:
 
     @property
     def _any(self) -> bool:
-        """Whether there was or is a message; there is none where gradients alone travel."""
+        """Tell whether there was or is a message; plans that only exchange gradients have none."""
         return bool(self._sends or self._leaving or self._receives or self._expected)
 
     @property
@@ -120,7 +120,7 @@ class MessageStreams:
 
     @property
     def leaving_since(self) -> list[float]:
-        """Return the start of the oldest message that its receiver does not take."""
+        """Return the start of the oldest message that its receiver has not taken."""
         return [] if self._leaving is None else [self._leaving.start]
 
     def missing(self) -> list[Key]:
@@ -131,7 +131,7 @@ class MessageStreams:
         return [key for step, op in heads for key in self._board.missing(step, op.after)]
 
     def progress(self) -> bool:
-        """Do what can be done now without waiting; True if something happened."""
+        """Make progress without waiting; return True if something happened."""
         if not self._any:
             return False
         moved = self._send()
@@ -162,7 +162,7 @@ class MessageStreams:
         return True
 
     def _next(self) -> tuple[int, Op] | None:
-        """Take the message that leaves next, if any can leave."""
+        """Take the next message to send, if one can leave."""
         able = [(step, op) for step, op in self._able() if self._device_queue.over(step, op.after)]
         if not able:
             return None
@@ -201,7 +201,7 @@ class MessageStreams:
         return True
 
     def _begin(self, peer: int, expected: deque[tuple[int, Op]]) -> Message | None:
-        """Post the receive of an announced message, if there is one; steps keep their order."""
+        """Post the receive of an announced message, if any, in the order of steps."""
         status, start = MPI.Status(), now()
         if not self.comm.Iprobe(peer, MPI.ANY_TAG, status):
             return None
@@ -219,7 +219,7 @@ class MessageStreams:
         self._board.mark(step, op.name, end)
 
     def statuses(self) -> dict[str, WaitStatus]:
-        """Tell what each stream waits for, if it waits for another rank."""
+        """Return what each stream waits for, if it waits for another rank."""
         found = {}
         if self._leaving is not None:
             step, op, _, start = self._leaving
@@ -234,7 +234,7 @@ class MessageStreams:
 
 
 def _peers(plan: Plan, rank: int) -> tuple[int, ...]:
-    """Return a rank's counterpart in every role; its own number if roles differ in size."""
+    """Return a rank's counterpart in every role; the rank itself if roles differ in size."""
     roles = STRATEGIES[plan.strategy].lower(plan, 0, {}).roles
     mine = next(role.ranks for role in roles if rank in role.ranks)
     place = mine.index(rank)

@@ -20,9 +20,9 @@ def prepared(
     path: Path,
     landing: Landing | None = None,
 ) -> Prepared | None:
-    """Compile and start an exchange; None if its packets must go another way.
+    """Compile and start an exchange; return None if its packets cannot be prepared.
 
-    They go this way if the host's memory holds them, their sizes are known, and MPI can count them.
+    Packets can be prepared if they lie in host memory, have known sizes, and MPI can count them.
     """
     if schedule.library or not path.whole:
         return None
@@ -40,7 +40,7 @@ def prepared(
 
 @cache
 def driver() -> type[Prepared]:
-    """Return what drives exchanges here: compiled code if the extra is installed, or Python.
+    """Return the class that drives exchanges here: compiled if the extra is installed, else Python.
 
     Compiled code is loaded now, because loading it later would delay an exchange.
     """

@@ -1,8 +1,8 @@
 """An exchange of packets of known size, compiled once and started in every step.
 
-The rounds of a schedule become a table of MPI's persistent requests, of the memory that packets
-are received in, and of the additions, in schedule order. A step starts and tests requests. What
-does not know its sizes before they come goes through `transfer`.
+The rounds of a schedule become a table of MPI's persistent requests, receive buffers and additions,
+in schedule order. A step starts and tests the requests. Packets of unknown size go through
+`transfer` instead.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from commsched.schedule.rounds import Schedule
 
 
 class Leaving(NamedTuple):
-    """One send: its move, and its request if what it sends always lies in the same memory."""
+    """One send: its move, and a request if the packet lies in the same memory in every step."""
 
     move: Send
     nbytes: int
@@ -29,7 +29,7 @@ class Leaving(NamedTuple):
 
 
 class Coming(NamedTuple):
-    """One receive: its move, where it lands, and what is done with it."""
+    """One receive: its move, its buffer, and how the packet is merged."""
 
     move: Receive
     packet: Array
@@ -39,14 +39,14 @@ class Coming(NamedTuple):
 
 
 class Landing:
-    """Memory for packets that are not received in place, for exchanges that follow each other."""
+    """Memory for packets that are not received in place, shared by consecutive exchanges."""
 
     def __init__(self) -> None:
         self._slots: list[Array] = [np.empty(0, np.uint8)] * AHEAD
-        self.grown = 0  # how often: what was compiled before refers to memory of its own
+        self.grown = 0  # number of times; exchanges compiled before keep the older memory
 
     def grow(self, number: int, nbytes: int) -> None:
-        """Make room for receive `number` of an exchange; AHEAD later ones use it again."""
+        """Make room for receive `number` of an exchange; every AHEAD-th receive reuses the room."""
         slot = number % AHEAD
         if len(self._slots[slot]) < nbytes:
             self._slots[slot] = np.empty(nbytes, np.uint8)
@@ -62,9 +62,10 @@ class Prepared:
     """The MPI side of a schedule for one rank; `start` begins it, `progress` drives it.
 
     Receives are merged strictly in schedule order, so that equal inputs give equal bits in any
-    order of arrival; sends leave in schedule order as soon as what they carry is merged. A packet
-    that replaces blocks is received in place once the rank needs them no more; if that could wait
-    for a send of the same round, it is received elsewhere, or two ranks could wait for each other.
+    order of arrival; sends leave in schedule order as soon as their blocks are merged. A packet
+    that replaces blocks is received in place once the rank no longer needs the blocks. If that
+    might have to wait for a send of the same round, the packet is received elsewhere; otherwise two
+    ranks could wait for each other.
     """
 
     def __init__(
@@ -87,10 +88,10 @@ class Prepared:
         self._compile()
 
     def _compile(self) -> None:
-        """Prepare what else drives it; Python needs nothing else."""
+        """Prepare the driver; Python needs no preparation."""
 
     def fits(self, schedule: Schedule, held: Endpoint) -> bool:
-        """Tell whether it can be started for an exchange, once it is over."""
+        """Tell whether this finished exchange can be started again for the given one."""
         same = schedule is self._schedule and held is self.held
         return same and self._grown == self._landing.grown
 
@@ -113,23 +114,23 @@ class Prepared:
         return Coming(move, packet, in_place, request, merge)
 
     def start(self) -> None:
-        """Begin the exchange once more; the one before is over."""
+        """Begin the exchange again; the previous one is over."""
         self._issued = self._left = 0  # sends
         self._posted = self._merged = 0  # receives
-        self._under_way: list[MPI.Request] = []  # sends of packets that were made just now
+        self._under_way: list[MPI.Request] = []  # sends of packets made in this step
         self.sent = self.moves = 0
         self.coded = 0.0
 
     def free(self) -> None:
-        """Give the requests back to MPI; no exchange may be under way."""
+        """Free the MPI requests; no exchange may be under way."""
         for request in [*(s.request for s in self._sends), *(r.request for r in self._receives)]:
             if request is not None:
                 request.Free()
 
     def progress(self) -> bool:
-        """Post, send, merge and test until nothing more can be done now; True when all is over."""
+        """Post, send, merge and test until nothing more can be done now; True: all is over."""
         moved = self._post() | self._send()
-        while self._merge():  # what is merged may let others be posted and sent
+        while self._merge():  # a merge may allow further receives and sends
             moved = True
             self._post()
             self._send()
@@ -137,7 +138,7 @@ class Prepared:
         return self._merged == len(self._receives) and self._have_left(len(self._sends))
 
     def _have_left(self, number: int) -> bool:
-        """Tell whether the first `number` sends have left; MPI is asked only if that matters."""
+        """Tell whether the first `number` sends have left; ask MPI only if the answer matters."""
         while self._left < number:
             if self._left == self._issued:
                 return False

@@ -1,4 +1,4 @@
-"""Time exchanges among some ranks, from sleep and on cold memory, as in a training step."""
+"""Timing of exchanges among some ranks, from sleep and on cold memory, as in a training step."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -30,9 +30,9 @@ from commsched.schedule.registry import COLLECTIVES
 Told = TypeVar("Told")
 
 PAUSE = 1e-3  # s of sleep before each repeat
-IDLE = 2e-3  # s between polls of ranks that wait for a measurement of others
-ROW = 100  # exchanges that follow each other
-TURNS = 4  # exchanges at most that are prepared, each in memory of its own
+IDLE = 2e-3  # s between polls of ranks that wait while others measure
+ROW = 100  # back-to-back exchanges
+TURNS = 4  # most prepared exchanges, each in its own memory
 
 
 class Silent(Dense):
@@ -48,10 +48,10 @@ class Silent(Dense):
 def median_seconds(
     comm: MPI.Intracomm, seconds: float, work: Callable[[], None], least: int = 3
 ) -> float:
-    """Median s of one `work`, the slowest rank's, over `least` repeats or more.
+    """Return the median s of one `work` on the slowest rank, over `least` repeats or more.
 
-    The first is dropped. Every repeat begins from sleep, as an exchange of a training step does:
-    wake-up, cold caches and the ranks' skew are in it.
+    The first repeat is dropped. Every repeat begins from sleep, as an exchange of a training step
+    does, and so contains wake-up, cold caches and the ranks' skew.
     """
     lasted, _ = _repeated(comm, seconds, work, least)
     return agree.largest(float(np.median(lasted)), comm)
@@ -60,17 +60,17 @@ def median_seconds(
 def median_cpu_seconds(
     comm: MPI.Intracomm, seconds: float, work: Callable[[], None], least: int = 3
 ) -> float:
-    """Median s of processor time that one `work` takes its thread right after another one."""
+    """Return the median s of processor time of one `work` right after another one."""
     return cpu_seconds_of_two(comm, seconds, work, PAUSE, least)[1]
 
 
 def cpu_seconds_of_two(
     comm: MPI.Intracomm, seconds: float, work: Callable[[], None], pause: float, least: int = 3
 ) -> tuple[float, float]:
-    """Median s of processor time of a `work` after `pause` s of sleep, and of one right after it.
+    """Return median s of processor time of a `work` after `pause` s of sleep, and of the next one.
 
-    The mean of the ranks. On shared cores it varies much less than the seconds that a `work` lasts,
-    because waiting for a core does not count.
+    Both are means over the ranks. On shared cores processor time varies much less than elapsed
+    time, because it does not include waiting for a core.
     """
 
     def twice() -> tuple[float, float]:
@@ -95,7 +95,7 @@ def _repeated(
     least: int,
     pause: float = PAUSE,
 ) -> tuple[list[float], list[Told]]:
-    """Seconds of `least` repeats or more on this rank, and what each returns."""
+    """Run `least` repeats or more on this rank; return the seconds and the result of each."""
     work()
     lasted: list[float] = []
     told: list[Told] = []
@@ -112,7 +112,7 @@ def _repeated(
 
 
 def sleeping_barrier(comm: MPI.Intracomm) -> None:
-    """Wait for all ranks, asleep; a blocking barrier would take a core from a measurement."""
+    """Wait for all ranks by sleeping; a blocking barrier would take a core from a measurement."""
     request = comm.Ibarrier()
     while not request.Test():
         time.sleep(IDLE)
@@ -134,7 +134,7 @@ class Arena:
         return made
 
     def fill(self, values: Array) -> None:
-        """Write copies of `values`, (n,) float32, until it is full."""
+        """Fill the memory with copies of `values`, (n,) float32."""
         values = beside(values, self.values)
         for first in range(0, len(self.values) - len(values) + 1, len(values)):
             self.values[first : first + len(values)] = values
@@ -169,9 +169,9 @@ class ProbeExchanges:
         budget: float,
         together: MPI.Intracomm | None = None,
     ) -> float:
-        """Median s of an all-reduce of `numel` elements from a common start.
+        """Return the median s of an all-reduce of `numel` elements from a common start.
 
-        together: those who begin at once, other groups with their own all-reduce among them.
+        together: all ranks that begin at once, including other groups with their own all-reduce.
         """
 
         def work() -> None:
@@ -185,7 +185,7 @@ class ProbeExchanges:
     def beginner(
         self, collective: str, codec: Codec, numel: int
     ) -> Iterator[Callable[[], Exchange]]:
-        """Yield a function that begins such an all-reduce, prepared if those of a run would be."""
+        """Yield a function that begins such an all-reduce, prepared if a run would prepare it."""
         schedule = COLLECTIVES[collective](self.group)
         payload = Payload.reducing(schedule, codec, BucketSpec.uniform(numel))
         path, landing = self.arena.place.path, Landing()
@@ -211,12 +211,12 @@ class ProbeExchanges:
             each.free()
 
     def ring(self, message: int, budget: float, together: MPI.Intracomm | None = None) -> float:
-        """Median s of a ring whose every message has `message` bytes, without additions."""
+        """Return the median s of a ring whose messages have `message` bytes, without additions."""
         numel = message // 4 * self.comm.size
         return self.seconds("ring", Silent(), numel, budget, together)
 
     def without_rest(self, message: int) -> float:
-        """Median s of such a ring right behind another one."""
+        """Return the median s of such a ring right after another one."""
         times = []
         with self.beginner("ring", Silent(), message // 4 * self.comm.size) as start:
             complete(start())

@@ -1,4 +1,4 @@
-"""Hand on the spans of this rank as they end; nothing of a long run stays in memory."""
+"""The recorder of this rank's spans: it passes them on as they end and keeps none in memory."""
 
 import threading
 from collections import Counter
@@ -12,9 +12,9 @@ KEEP = 256  # steps whose bytes are counted
 
 
 class Recorder:
-    """Hands each span of all streams to `takers`, and to the rank's file, if it has one.
+    """A recorder that passes each span of all streams to `takers`, and to the rank's file, if any.
 
-    Spans wait for `flush`, which appends them to the file: writing would delay their streams.
+    `flush` appends the spans to the file later, because writing would delay their streams.
     """
 
     def __init__(self, rank: int, writer: PartWriter | None = None) -> None:
@@ -47,13 +47,13 @@ class Recorder:
         self.keep(Span(self._rank, stream, name, step, start, end, 0.0, nbytes, coded, decided))
 
     def begin(self, stream: str, name: str, step: int, start: float) -> None:
-        """Note an operation that waits for other ranks, which may be the last one."""
+        """Record the begin of an operation that waits for other ranks: it may be the last one."""
         if self.last is not None:
             start -= self._paused
             self.last.begin(Span(self._rank, stream, name, step, start, start, 0.0, 0))
 
     def keep(self, span: Span) -> None:
-        """Hand on a new span; called in the thread of its stream."""
+        """Pass on a new span; called in the thread of its stream."""
         if self._writer is not None:
             self._fresh.append(span)
         if self.last is not None:
@@ -62,16 +62,16 @@ class Recorder:
             take(span)
 
     def leave_out(self, seconds: float) -> None:
-        """Remove a pause from the timeline; all streams are idle, and all ranks remove as much."""
+        """Remove a pause from the timeline, equally long on all ranks; all streams are idle."""
         self._paused += seconds
 
     def flush(self) -> None:
-        """Hand all new spans to the operating system, and forget them."""
+        """Write all new spans to the file, and drop them."""
         with self._lock:
             fresh = self._fresh[:]
             if self._writer is not None and fresh:
                 self._writer.append(fresh)
-            del self._fresh[: len(fresh)]  # others may have come meanwhile
+            del self._fresh[: len(fresh)]  # other threads may have added spans meanwhile
 
     def close(self) -> None:
         """Flush and close the file."""

@@ -1,4 +1,4 @@
-"""One rank's moves in a schedule, in order, and what each move must wait for on this rank."""
+"""One rank's moves in a schedule, in order, and the conditions for each move on this rank."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,9 +20,9 @@ class Send(NamedTuple):
 class Receive(NamedTuple):
     """A move in: merged once the first `sent` sends have left.
 
-    It may be received in place once the first `sent` sends have left and the first `merged`
-    receives are merged: until then its blocks are still needed. `earlier` sends are of earlier
-    rounds: whoever waits for none but these waits in no circle.
+    The packet may be received in place once the first `sent` sends have left and the first `merged`
+    receives are merged: until then its blocks are still needed. `earlier` sends belong to earlier
+    rounds: waiting only for these cannot cause a deadlock.
     """
 
     peer: int
@@ -44,7 +44,7 @@ class Script:
 
 @lru_cache(maxsize=1024)
 def script(schedule: Schedule, rank: int) -> Script:
-    """Derive a rank's script: a send of a round carries what was held before that round."""
+    """Derive a rank's script; a send carries the blocks as they were before its round."""
     out, into = moves_of(schedule, rank)
     last_receive = [0] * schedule.blocks  # 1 + index of the last receive of each block, so far
     last_send = [0] * schedule.blocks

@@ -1,4 +1,4 @@
-"""Ask Linux to wake a thread in time and run it soon, in short slices, beside computing threads."""
+"""Short time slices from Linux, so that a thread wakes in time and runs soon beside compute."""
 
 import ctypes
 import platform
@@ -26,10 +26,10 @@ class Attributes(ctypes.Structure):
 
 
 def ask() -> bool:
-    """Let the calling thread wake in time, in short slices; return whether this system has these.
+    """Ask for short slices of the calling thread; return whether this system has them.
 
-    A shorter slice has an earlier deadline: a thread that wakes takes the core at once from one
-    that computes, and its share of time stays the same. Linux 6.12 and later; needs no privilege.
+    A shorter slice has an earlier deadline: a waking thread takes the core at once from a computing
+    thread, and its share of time stays the same. Linux 6.12 and later; needs no privilege.
     Source: Stoica and Abdel-Wahab, "Earliest Eligible Virtual Deadline First", 1995.
     """
     end_sleeps_in_time()

@@ -1,4 +1,4 @@
-"""Name the rank for which the others wait longer than usual, by the reports of all ranks."""
+"""The search for the rank for which others wait longer than usual, from all ranks' reports."""
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
@@ -11,11 +11,11 @@ import msgspec
 
 from commsched.units import seconds
 
-TIMES = 3.0  # times the usual waiting, beyond which a rank is named
-LEAST = 0.1  # s of waiting per other second; what is usually less counts as this
-PARTS = 4  # of a window: the waiting exceeds its limit in each, so that a hiccup is no alarm
-STEPS = 1.5  # steps that a part of a window lasts at least
-LEARN, REMEMBERED = 3, 60  # windows until a rank's usual share is known, and in its mean
+TIMES = 3.0  # times the usual waiting beyond which a rank is named
+LEAST = 0.1  # s of waiting per other second; lower usual values are raised to this
+PARTS = 4  # of a window: the waiting must exceed its limit in each, so a hiccup is no alarm
+STEPS = 1.5  # least steps in a part of a window
+LEARN, REMEMBERED = 3, 60  # windows until a rank's usual share is known; windows in its mean
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True):
@@ -24,11 +24,11 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     waited: float  # s that its computation has waited for other ranks
     seen: float  # s
     step: int
-    name: str  # operation that it waited for last
+    name: str  # last operation that it waited for
 
 
 class Slow(NamedTuple):
-    """A rank that makes the others wait; a share is the part of a time that they wait longer."""
+    """A rank that makes the others wait; a share is their longer waiting as a fraction of time."""
 
     rank: int
     share: float
@@ -48,10 +48,10 @@ class Slow(NamedTuple):
 
 
 class SlowRanks:
-    """Judges some of the ranks; shares of time are compared, so that no clocks need to agree.
+    """A judge of some ranks, which compares shares of time, so that clocks need not agree.
 
-    A rank is named once the others have waited longer than it for a whole `window` [s], and more
-    than TIMES as long as usual per second without waiting.
+    A rank is named once the others have waited longer than that rank for a whole `window` [s], and
+    more than TIMES as long as usual per second without waiting.
     """
 
     def __init__(self, ranks: int, judged: Iterable[int], window: float) -> None:
@@ -96,7 +96,7 @@ class SlowRanks:
                 self._named.discard(rank)
                 self._usual[rank].append(share)
             if slow or when - self._learnt[rank] >= window:
-                self._learnt[rank] = when  # or was slow: only a window without that is usual
+                self._learnt[rank] = when  # also after a slow window, which does not count as usual
         return found
 
     def _shares(self, start: float, stop: float) -> list[float | None]:
@@ -128,12 +128,12 @@ class SlowRanks:
 
 
 def _before(when: float, kept: Iterable[tuple[float, Report]]) -> Report | None:
-    """Return the last report that has arrived at a moment, if there is one."""
+    """Return the last report that has arrived by a moment, if any."""
     return next((report for arrived, report in reversed([*kept]) if arrived <= when), None)
 
 
 def _excess(rank: int, shares: Sequence[float | None]) -> float:
-    """Return the share of time that at least half of the others wait longer than a rank."""
+    """Return the share of time by which at least half of the others wait longer than a rank."""
     others = [share for i, share in enumerate(shares) if i != rank and share is not None]
     return max(0.0, median_low(others) - (shares[rank] or 0.0)) if others else 0.0
 

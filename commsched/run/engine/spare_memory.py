@@ -1,4 +1,4 @@
-"""Memory that buckets borrow while they are under way: as much as is needed at one time."""
+"""Memory that buckets borrow only while they are under way, to limit the total."""
 
 import threading
 from typing import Any
@@ -9,7 +9,7 @@ from commsched.arrays import Array
 
 
 class SpareMemory:
-    """Arrays that were returned and wait for the next borrower, in any thread."""
+    """Returned arrays that wait for the next borrower, in any thread."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -17,7 +17,7 @@ class SpareMemory:
         self._lock = threading.Lock()
 
     def borrow(self, numel: int) -> Array:
-        """Return (at least numel,) float32 of any content; a spare array that is too small goes."""
+        """Return (at least numel,) float32 of any content; drop a spare array that is too small."""
         with self._lock:
             self._free.sort(key=len)
             for place, array in enumerate(self._free):
@@ -28,6 +28,6 @@ class SpareMemory:
         return self._module.empty(numel, np.float32)
 
     def give_back(self, array: Array) -> None:
-        """Take an array that nobody reads any more."""
+        """Take back an array that nobody reads any more."""
         with self._lock:
             self._free.append(array)

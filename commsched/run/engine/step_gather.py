@@ -9,19 +9,19 @@ from commsched.run.job.clock import now
 
 
 class StepGather:
-    """Gathers an array of every rank for one step after the other.
+    """A gather of every rank's array, step after step.
 
-    All ranks ask for the same steps in the same order. Numbers are gathered, not reduced:
-    then every rank computes equal bits from them.
+    All ranks gather the same steps in the same order. The numbers are gathered, not reduced, so
+    that every rank computes equal bits from them.
     """
 
     def __init__(self, comm: MPI.Intracomm, board: Board, name: str, what: str) -> None:
         self._comm, self._board = comm.Dup(), board
         self._name, self._what = name, f"waits for {what} of all ranks"
-        self._asked: dict[int, tuple[MPI.Request, Floats, Floats]] = {}  # both arrays must live
+        self._asked: dict[int, tuple[MPI.Request, Floats, Floats]] = {}  # MPI uses both arrays
 
     def ask(self, step: int, mine: Floats) -> None:
-        """Give this rank's numbers of a step, of any shape."""
+        """Begin to gather this rank's numbers of a step, of any shape."""
         every = np.empty((self._comm.size, *mine.shape))
         self._asked[step] = self._comm.Iallgather(mine, every), mine, every
 
@@ -33,11 +33,11 @@ class StepGather:
         return every
 
     def take_last(self) -> tuple[int, Floats] | None:
-        """Wait for the step that is under way, if there is one."""
+        """Wait for the gather under way, if any."""
         step = next(iter(self._asked), None)
         return None if step is None else (step, self.take(step))
 
     def free(self) -> None:
-        """Finish what is under way and give the communicator back; on all ranks."""
+        """Finish the gather under way and free the communicator; all ranks call it."""
         self.take_last()
         self._comm.Free()

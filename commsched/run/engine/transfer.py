@@ -30,7 +30,7 @@ class Transfer:
         self._merged = 0
         self._left = 0
         self._issued = 0  # sends
-        self._probing = False  # for the packet that was posted last
+        self._probing = False  # for the last posted packet
         self.sent = 0
         self.moves = 0
         self._codings: list[tuple[Event, Event]] = []  # start and end
@@ -42,7 +42,7 @@ class Transfer:
         return sum((end.when() - start.when() for start, end in self._codings), 0.0)
 
     def progress(self) -> bool:
-        """Post, test and merge until nothing more can be done now; True when all is over."""
+        """Post, test and merge as far as possible without waiting; True: the exchange is over."""
         first = [queue[0] for queue in (self._posted, self._leaving) if queue]
         if first and self._lane.quiet(first):
             return False
@@ -89,7 +89,7 @@ class Transfer:
         return moved
 
     def _receive(self, move: Receive) -> Moving | None:
-        """Post a receive; None while one of unknown size must wait for the ones before it."""
+        """Post a receive; None: a packet of unknown size must wait for the earlier ones."""
         packet = self._held.landing(move.first, move.stop, move.add)
         if packet is None:
             return self._unknown(move)
@@ -98,7 +98,7 @@ class Transfer:
         return self._lane.receive(packet, move.peer)
 
     def _unknown(self, move: Receive) -> Moving | None:
-        """Begin to receive a packet of unknown size; probe only once earlier packets have come."""
+        """Begin to receive a packet of unknown size; probe only after all earlier packets."""
         if self._probing and self._posted:
             return None
         most = self._held.most(move.first, move.stop)

@@ -1,4 +1,4 @@
-"""Where a job without a timeline, or with one that goes to a device or a pipe, leaves its files."""
+"""The folder for files of a job without a timeline, or with one that is a device or a pipe."""
 
 import fcntl
 import itertools
@@ -15,14 +15,14 @@ from mpi4py import MPI
 from commsched.errors import CommschedError
 from commsched.run.job import agree
 
-FOLDER = "COMMSCHED_LAST"  # variable: that folder
-JOBS = 20  # the newest ones, whose files stay, as do those of jobs that run
+FOLDER = "COMMSCHED_LAST"  # environment variable that sets the folder
+JOBS = 20  # files of this many newest jobs stay, besides those of running jobs
 NAME = re.compile(r"(\d{8}-\d{6}-\d+(?:-\d+)?)\.rank\d+\.[a-z]+")
-_number = itertools.count()  # of the names that this process has made
+_number = itertools.count()  # in the names that this process makes
 
 
 def unnamed(comm: MPI.Intracomm) -> Path:
-    """Return a name for the job's files in the folder, the same on all ranks, which call it."""
+    """Return a name for the job's files in the folder, equal on all ranks; all ranks call it."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{next(_number)}"
     return Path(agree.gather_text(str(_folder() / name), comm)[0])
 
@@ -45,7 +45,7 @@ def make_room(base: Path) -> None:
 
 
 def hold(file: IO[bytes]) -> None:
-    """Let `make_room` leave a job's files as long as a copy of this descriptor is open."""
+    """Protect a job's files from `make_room` as long as a copy of this descriptor is open."""
     with suppress(OSError):  # a file system without locks
         fcntl.flock(file, fcntl.LOCK_SH)
 
@@ -57,20 +57,20 @@ def _in_use(path: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
-    except OSError:  # held, or of a file system that does not tell
+    except OSError:  # in use, or the file system has no locks
         return True
     return False
 
 
 def is_unnamed(base: Path) -> bool:
-    """Tell whether `unnamed` has made a name; the user does not know it."""
+    """Tell whether `unnamed` has made a name, which the user therefore does not know."""
     return NAME.match(f"{base.name}.rank0.last") is not None
 
 
 def tidy(base: Path) -> None:
     """Remove the folder if it is empty and the user has not named it."""
     if FOLDER not in os.environ and base.parent == _folder():
-        with suppress(OSError):  # it has the files of others
+        with suppress(OSError):  # not empty: other jobs have files there
             base.parent.rmdir()
 
 

@@ -1,4 +1,4 @@
-"""`--verify`: compare every bucket's result with what MPI's own all-reduce of the inputs gives."""
+"""`--verify`: the comparison of every bucket's result with MPI's own all-reduce of the inputs."""
 
 from collections.abc import Mapping
 
@@ -23,7 +23,7 @@ UNIT = 2.0**-24
 class Verifier:
     """A source of gradients and holder of parameters that stores inputs and results of exchanges.
 
-    Parameters are gathered from shards: an element has one owner, whose bits all must get.
+    For parameters gathered from shards, every rank must get the bits of an element's one owner.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Verifier:
                 self._refuse(step, launch.name, wrong, index, exact)
 
     def _reference(self, index: int) -> tuple[Array, Array]:
-        """Return what a launch brings this rank, in float64, and how far float32 may be from it."""
+        """Return a launch's exact result on this rank in float64, and the tolerance for float32."""
         launch = self._plan.launches[index]
         comm, exact = self._teams[channel(launch)], self._before[index].astype(np.float64)
         size, gathers = np.abs(exact), launch.payload == "parameter"
@@ -101,7 +101,7 @@ class Verifier:
         return exact[own] / divisor, (comm.size + 1) * UNIT * size[own] / divisor
 
     def _refuse(self, step: int, name: str, wrong: Array, index: int, exact: Array) -> None:
-        """Raise on the ranks that hold a wrong element."""
+        """Raise an error on the ranks that have a wrong element."""
         if len(wrong):
             at = int(wrong[0])
             gathers = self._plan.launches[index].payload == "parameter"

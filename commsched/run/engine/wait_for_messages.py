@@ -1,4 +1,4 @@
-"""Poll MPI for messages: without a pause while something happens, then less and less often."""
+"""The pace of polling MPI for messages: without a pause during events, then ever less often."""
 
 import os
 import time
@@ -11,19 +11,19 @@ from commsched.run.job.clock import now
 from commsched.run.wire.path import Exchange, Unlocked
 
 SPIN = 100e-6  # s of polling without a sleep after the last event
-SHARE = 0.04  # a sleep's share of what has been waited: on average messages seem 2 % longer
-LONGEST = 1e-3  # s of sleep: what MPI moves only while it is asked must not starve
-NAP = 50e-6  # s of sleep between polls beside a thread that computes on a core of its own, at least
+SHARE = 0.04  # a sleep's share of the time waited so far: on average messages seem 2 % longer
+LONGEST = 1e-3  # s of sleep; longer ones would starve messages that MPI moves only during polls
+NAP = 50e-6  # least s of sleep between polls beside a thread that computes on another core
 PACE = np.array([SPARSE, SPIN, SHARE, 0.0, LONGEST])
-NEVER = np.zeros(1, np.uint8)  # for callers that have nothing else to do
+NEVER = np.zeros(1, np.uint8)  # `changed` of callers that have nothing else to do
 
 
 class Pacer:
     """Sleeps between polls; a blocking wait would occupy a core that other threads need.
 
-    Long messages are asked for rarely: a sleep is a share of the time since the last event.
-    crowded: ranks outnumber cores. A thread that wakes takes the core from one that computes, of
-    this rank or another; there each sleep beside computing is the longest.
+    A sleep is a share of the time since the last event, so long messages are polled rarely.
+    crowded: ranks outnumber cores. Then a waking thread takes the core from a computing one, of
+    this rank or another, so each sleep beside computing has the longest duration.
     """
 
     def __init__(self, crowded: bool = False) -> None:
@@ -32,14 +32,14 @@ class Pacer:
         self._beside_computing = np.array([SPARSE, 0.0, SHARE, self._nap, LONGEST])
 
     def busy(self) -> None:
-        """Note that something happened: poll again at once."""
+        """Record that something happened: poll again at once."""
         self._quiet = now()
 
     def rest(self, beside_computing: bool = False) -> None:
-        """Sleep because nothing happened, the longer the longer that lasts.
+        """Sleep because nothing happened: longer, the longer ago the last event.
 
-        beside_computing: another thread of this rank computes. It would take the core at a yield,
-        and keep it until the system looks again, every 4 ms on many; a timer ends a sleep in time.
+        beside_computing: another thread of this rank computes. At a yield it would take the core
+        until the system's next tick, often 4 ms; a timer ends a sleep in time.
         """
         waited = now() - self._quiet
         if waited < SPIN and not beside_computing:
@@ -49,7 +49,7 @@ class Pacer:
             time.sleep(min(max(least, SHARE * waited), LONGEST))
 
     def wait(self, exchange: Unlocked, changed: Array, beside_computing: bool = False) -> bool:
-        """Rest, and let an exchange go on meanwhile if nothing else can; True if it is over.
+        """Drive the only exchange that can progress, with pauses; return True if it is over.
 
         changed: (1,) uint8, not 0 once the caller has something else to do.
         """
@@ -61,7 +61,7 @@ class Pacer:
 
 
 def complete(exchange: Exchange) -> None:
-    """Drive one exchange to its end, as the communication thread does."""
+    """Drive one exchange to its end, at the pace of the communication thread."""
     if isinstance(exchange, Unlocked):
         if not exchange.wait(PACE, 0.0, NEVER):
             pacer = Pacer()

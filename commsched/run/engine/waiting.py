@@ -1,4 +1,4 @@
-"""Add up how long this rank waits for others, tell the ranks that judge, and say who is slow."""
+"""The time that this rank waits for others, its reports to judging ranks, and their verdicts."""
 
 from collections.abc import Mapping
 
@@ -15,12 +15,12 @@ from commsched.run.job.ending import say
 REPORT = 2  # tag on the control communicator
 REPORTS = 10  # in a window
 SPARSE = 5e-3  # s between looks: an operation costs nothing
-UNSENT = 32  # reports under way to ranks that do not take them
-CODING = ("encode", "decode")  # streams on which the computation waits for its own rank
+UNSENT = 32  # most unreceived reports under way
+CODING = ("encode", "decode")  # streams of this rank: waiting for them is not waiting for others
 
 
 class Waiting:
-    """The waiting of this rank's computation; all methods are called in one thread.
+    """The waiting of this rank's computation for others; all methods are called in one thread.
 
     Rank 0 judges all other ranks, and rank 1 judges rank 0, which may be the slow one.
     """
@@ -34,12 +34,12 @@ class Waiting:
         self._last = self._reported = 0.0
         self._waited = self._seen = 0.0
         self._step, self._name = 0, ""
-        self._sent: list[tuple[MPI.Request, np.ndarray]] = []  # a message must live
+        self._sent: list[tuple[MPI.Request, np.ndarray]] = []  # MPI reads the arrays
         self._counts = np.zeros((2, ranks))  # reports to a rank, reports from a rank
         self.told: list[str] = []
 
     def look(self, when: float, status: Mapping[str, WaitStatus], exchange: str | None) -> None:
-        """Add what has passed since the last look; `exchange` is under way."""
+        """Add the time since the last call if the computation waited; `exchange` is under way."""
         since, self._last = self._last, when
         if not since or when - since > self._limits.grace:
             return  # at the start, or this process was stopped
@@ -50,11 +50,11 @@ class Waiting:
         self._step = own.step if own.step >= 0 else self._step
         coding = [at for stream in CODING if (at := status.get(stream)) is not None]
         if own.waits and not any(at.what == "runs" for at in coding):
-            self._waited += max(0.0, when - max(since, own.since))  # planning begins ahead
+            self._waited += max(0.0, when - max(since, own.since))  # planning begins in the future
             self._name = exchange or own.name
 
     def report(self, when: float) -> None:
-        """Tell those that judge, if it is time; judge, and say which rank is slow."""
+        """Send a report to the judging ranks if one is due; judge, and print which rank is slow."""
         if self._slow is not None:
             self._hear(when)
         if when - self._reported < self._limits.slow / REPORTS:
@@ -87,7 +87,7 @@ class Waiting:
             self._slow.take(source, msgspec.json.decode(text.tobytes(), type=Report), when)
 
     def close(self) -> None:
-        """Take all reports that are under way; all ranks call it after the last look."""
+        """Take all reports under way; all ranks call it after the last `look`."""
         everyone = agree.gather_array(self._counts[0].copy(), self._comm)
         for source, count in enumerate(everyone[:, self._comm.rank]):
             while self._counts[1, source] < count:

@@ -1,4 +1,4 @@
-"""What lossy launches lose of their pieces in each step, for the error budget."""
+"""The losses of lossy launches, piece by piece and step by step, for the error budget."""
 
 from commsched.arrays import Floats
 from commsched.coding.codec import State
@@ -8,21 +8,21 @@ from commsched.plan.model import Plan
 
 
 class WatchedLosses:
-    """The squares of what some launches wanted to deliver, and of what was lost, piece by piece."""
+    """The squares of the wanted values and of the losses of some launches, piece by piece."""
 
     def __init__(self) -> None:
-        self.pieces: dict[int, list[slice]] = {}  # of the launches that are watched
+        self.pieces: dict[int, list[slice]] = {}  # of the watched launches
         self.squares: dict[tuple[int, int], tuple[Floats, Floats]] = {}  # by step and launch
         self._before: dict[int, tuple[Floats, Floats | None]] = {}
 
     def before(self, plan: Plan, launch: int, state: State) -> None:
-        """Look at a launch whose gradient is in its state, before its first phase."""
+        """Add the wanted squares of a launch from its gradient, before its first phase."""
         if launch in self.pieces:
             method, first = find_method(plan.launches[launch].method), phases_of(plan, launch)[0]
             self._before[launch] = error.before(method, first, state, self.pieces[launch])
 
     def after(self, step: int, launch: int, state: State) -> None:
-        """Look at a launch after its last phase."""
+        """Add the lost squares of a launch, after its last phase."""
         if launch in self._before:
             wanted, lost = self._before.pop(launch)
             if lost is None:

@@ -1,4 +1,4 @@
-"""Workers compute for an engine; emulated workers sleep like an accelerator and draw gradients."""
+"""Workers, which compute for an engine; emulated workers sleep and draw gradients."""
 
 from collections.abc import Mapping
 from math import prod
@@ -20,14 +20,14 @@ from commsched.program.slowness import slowness
 
 
 class Worker(Protocol):
-    """Computes the layers of a step."""
+    """The interface of a worker: it computes the layers of a step."""
 
     def seconds(self, step: int, nominal: float) -> float:
         """Return the seconds that a compute operation takes if `nominal` seconds are planned."""
 
 
 class GradientSource(Protocol):
-    """Hands over gradients and takes their sums."""
+    """The interface of a source of gradients, which also takes their sums."""
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
         """Write a launch's gradient into `out` (numel,) float32."""
@@ -36,15 +36,15 @@ class GradientSource(Protocol):
         """Take a launch's sum, or mean, (numel,) float32; valid until its next gradient."""
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
-        """Take the launches of another plan of the same tensors.
+        """Continue with the launches of another plan of the same tensors.
 
-        `kept` is what this rank has not sent yet, (numel,) float32 per tensor; the next gradient
-        must include it.
+        `kept` is this rank's unsent part, (numel,) float32 per tensor; the next gradient must
+        include it.
         """
 
 
 class ParameterHolder(Protocol):
-    """Holds the parameters that ranks exchange."""
+    """The interface of a holder of the parameters that ranks exchange."""
 
     def parameters(self, step: int, launch: int, out: Array) -> None:
         """Write the parameters of a launch's tensors into `out` (numel,) float32.
@@ -57,10 +57,10 @@ class ParameterHolder(Protocol):
 
 
 class Voter(Protocol):
-    """Gives this rank's vote for what all ranks decide."""
+    """The interface of a voter: it gives this rank's vote for a decision of all ranks."""
 
     def vote(self, step: int) -> float:
-        """Return this rank's latest loss, or 1.0 if sums may overflow; the strategy says which."""
+        """Return the vote that the strategy needs: the latest loss, or 1.0 if sums may overflow."""
 
 
 class Roles(NamedTuple):
@@ -112,16 +112,16 @@ def draw_launch(plan: Plan, rank: int, launch: Launch) -> Array:
 
 
 class Emulated:
-    """Compute that sleeps, with the plan's jitter; gradients are drawn once and used every step.
+    """Emulated compute: it sleeps with the plan's jitter, and draws gradients once for all steps.
 
-    They are kept in arrays of `module`.
+    Gradients are arrays of `module`.
     """
 
     def __init__(self, plan: Plan, rank: int, module: Any = np) -> None:
         self._plan, self._rank, self._lists = plan, rank, False
         self._ranks = np.array([rank])
         self._jitter = (-1, 1.0)  # the factor of a step
-        self._computing = 0.0  # s of a step's compute, which only laws of stalls need
+        self._computing = 0.0  # s of a step's compute, needed for stalls only
         if plan.machine.stalls:
             roles = STRATEGIES[plan.strategy].lower(plan, 0, {}).roles
             self._computing = next(role.computing for role in roles if rank in role.ranks)
@@ -130,7 +130,7 @@ class Emulated:
             for index, launch in enumerate(plan.launches)
             if launch.payload != "parameter" and plan.group_of(launch, rank) is not None
         }
-        self._rows: dict[int, dict[int, RowsPart]] = {}  # launch -> what is handed over as rows
+        self._rows: dict[int, dict[int, RowsPart]] = {}  # launch -> gradients handed over as rows
         self._parameters: dict[str, Array] = {}  # tensor -> (numel,) float32
         if any(launch.payload == "parameter" for launch in plan.launches):
             tensors = plan.net.tensors.values()
@@ -146,16 +146,16 @@ class Emulated:
         return nominal * self._jitter[1]
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
-        if launch not in self._rows:  # rows are in the bucket already
+        if launch not in self._rows:  # rows are already in the bucket
             out[:] = beside(self._gradients[launch], out)
 
     def hand_over_lists(self) -> None:
-        """From now on hand over buckets of tensors that the net says are lists by `rows`."""
+        """From now on hand over the buckets of sparse tensors by `rows`."""
         self._lists = True
         self._cut_rows()
 
     def rows(self, launch: int) -> dict[int, RowsPart]:
-        """Return a launch's gradient as rows, by their place in the bucket; {}: it is an array."""
+        """Return a launch's gradient as rows, by position in the bucket; {}: it is an array."""
         return self._rows.get(launch, {})
 
     def result(self, step: int, launch: int, values: Array) -> None:
@@ -172,7 +172,7 @@ class Emulated:
         put_back(self._plan, self._plan.launches[launch], values, self._parameters)
 
     def vote(self, step: int) -> float:
-        """Vote for no overflow, or with a loss that falls ever more slowly for controllers."""
+        """Vote for no overflow, or, for controllers, with a loss that falls ever more slowly."""
         return 0.0 if STRATEGIES[self._plan.strategy].decides == "overflow" else 1.0 / (1.0 + step)
 
     @property
@@ -181,7 +181,7 @@ class Emulated:
         return Roles(self, self, self)
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
-        """Cut these gradients into other buckets; `Carrying` adds what was kept."""
+        """Cut these gradients into other buckets; `Carrying` adds the unsent part."""
         whole: dict[str, Array] = {}
         for index, values in self._gradients.items():
             put_back(plan, self._plan.launches[index], values, whole)
@@ -198,13 +198,13 @@ class Emulated:
 
 
 class Carrying:
-    """A source that once after a change of plan adds what was kept of earlier gradients."""
+    """A source that, once after a change of plan, adds the unsent part of earlier gradients."""
 
     def __init__(self, source: GradientSource) -> None:
         self._source = source
         self.result = source.result
         self._carried: dict[int, Array] = {}  # launch -> (numel,) float32
-        self._plan: Plan | None = None  # whose launches these are
+        self._plan: Plan | None = None  # the plan of the launches in `_carried`
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
         self._source.gradient(step, launch, out)
@@ -213,7 +213,7 @@ class Carrying:
             out += beside(carried, out)
             assert self._plan is not None
             launches = self._plan.launches
-            for other in list(self._carried):  # launches of other steps have the same tensors
+            for other in list(self._carried):  # launches for other steps have the same tensors
                 if launches[other].since != launches[launch].since:
                     self._carried.pop(other, None)
 
@@ -239,12 +239,12 @@ class Carrying:
         }
 
     def kept(self) -> dict[str, Array]:
-        """Return what the next gradients include besides, (numel,) float32 by launch."""
+        """Return the unsent part for the next gradients, (numel,) float32 by launch."""
         launches = () if self._plan is None else self._plan.launches
         return {launches[index].name: values for index, values in self._carried.items()}
 
     def restore(self, plan: Plan, kept: Mapping[str, Array]) -> None:
-        """Go on with what `kept` returned under this plan; reject anything else."""
+        """Continue with what `kept` returned under this plan; reject anything else."""
         index = {launch.name: i for i, launch in enumerate(plan.launches)}
         for name, values in kept.items():
             if name not in index or values.shape != (plan.launches[index[name]].numel,):
@@ -255,7 +255,7 @@ class Carrying:
 
 
 def _parts(plan: Plan, index: int, values: Array) -> dict[int, RowsPart]:
-    """Return a launch's gradient, (numel,) float32, as the rows that are not zero."""
+    """Return a launch's gradient, (numel,) float32, as its non-zero rows."""
     launch, found = plan.launches[index], {}
     for name, there, here in launch.places:
         width = prod(plan.net.tensors[name].shape[1:])

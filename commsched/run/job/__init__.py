@@ -1,1 +1,1 @@
-"""A job from its start to its end: launcher, agreement, clocks, deadlines, ending."""
+"""A job of ranks from its start to its end: launcher, agreement, clocks, deadlines, ending."""

@@ -19,19 +19,19 @@ from commsched.run.job import lifeline, segments
 from commsched.run.job.launcher import check_alone, stay_in_job
 
 T = TypeVar("T")
-SHOWN = 60  # characters of a setting
+SHOWN = 60  # most characters of a setting in an error
 NOT_GIVEN = "none"
 
 
 def check_launcher() -> None:
-    """Refuse ranks whose launcher does not speak to our MPI."""
+    """Raise an error if the launcher does not work with our MPI."""
     check_alone(MPI.COMM_WORLD.size)
 
 
 def check_comm(comm: object) -> None:
-    """Refuse a communicator that cannot make collective calls from several threads.
+    """Reject a communicator that cannot be used from several threads.
 
-    The rank is from here on missed if it ends without a word, and ends with its launcher.
+    From now on this rank ends with its launcher, and others notice if it ends silently.
     """
     if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
         kind = "COMM_NULL" if comm == MPI.COMM_NULL else type(comm).__name__
@@ -47,7 +47,7 @@ def check_comm(comm: object) -> None:
 
 
 def check_alike(settings: Mapping[str, str], comm: MPI.Intracomm, advice: str) -> None:
-    """Refuse ranks with different settings, and tell which rank differs in what."""
+    """Raise an error if ranks have different settings; name the rank and the setting."""
     own = msgspec.json.encode(dict(settings))
     mine = np.frombuffer(hashlib.sha256(own).digest(), np.uint8)
     digests = gather_array(mine, comm)
@@ -57,7 +57,7 @@ def check_alike(settings: Mapping[str, str], comm: MPI.Intracomm, advice: str) -
 
 
 def check_start(command: str, options: Mapping[str, str], comm: MPI.Intracomm) -> None:
-    """Refuse ranks of different versions, commands or options, before their first exchange."""
+    """Raise an error if ranks differ in version, command or options, before any exchange."""
     settings = {"the version of commsched": __version__, "the command": command, **options}
     check_alike(settings, comm, "start all ranks with the same command line and the same package")
     if comm.size == MPI.COMM_WORLD.size:  # all ranks of the job are here
@@ -65,7 +65,7 @@ def check_start(command: str, options: Mapping[str, str], comm: MPI.Intracomm) -
 
 
 def check_files(files: Mapping[str, object], comm: MPI.Intracomm) -> None:
-    """Refuse a file, None if it is not wanted, that some ranks want and others do not."""
+    """Raise an error if some ranks name a file and others do not (None)."""
     for what, path in files.items():
         wanted = gather_numbers(path is not None, comm)
         if min(wanted) != max(wanted):
@@ -73,7 +73,7 @@ def check_files(files: Mapping[str, object], comm: MPI.Intracomm) -> None:
 
 
 def check_plan(plan: Plan, comm: MPI.Intracomm) -> None:
-    """Refuse a wrong number of ranks, and ranks that hold different plans."""
+    """Reject a wrong number of ranks, and ranks that have different plans."""
     assert len(plan.hash) == 64, "only a plan as its file gives it back can be run"
     check_alike({"the plan": f"{plan.hash[:12]}..."}, comm, "give all ranks the same file")
     if comm.size != plan.machine.size:  # the plans are equal, so all ranks raise or none
@@ -84,10 +84,10 @@ def check_plan(plan: Plan, comm: MPI.Intracomm) -> None:
 
 
 def _difference(settings: Sequence[Mapping[str, str]], hosts: Sequence[str]) -> str:
-    """Name the first setting in which ranks differ, and the ranks that differ from most others."""
+    """Name the first setting in which ranks differ, and a rank that differs from most others."""
     for name in dict.fromkeys(name for each in settings for name in each):
         values = [each.get(name, NOT_GIVEN) for each in settings]
-        counts = Counter(values)  # of equally many ranks, those of rank 0 come first
+        counts = Counter(values)  # at a tie rank 0's value wins
         if len(counts) > 1:
             usual = counts.most_common(1)[0][0]
             rank = next(rank for rank, value in enumerate(values) if value != usual)
@@ -103,7 +103,7 @@ def _cut(text: str) -> str:
 
 
 def gather_text(text: str, comm: MPI.Intracomm) -> list[str]:
-    """Return every rank's text, on every rank; in UTF-8, not pickled."""
+    """Return every rank's text, on every rank; texts travel in UTF-8, not pickled."""
     return [found.decode() for found in _texts(text.encode(), comm)]
 
 
@@ -140,20 +140,20 @@ def differences(machine: Machine, hosts: list[str]) -> list[str]:
 
 
 def placement(machine: Machine, comm: MPI.Intracomm) -> tuple[list[str], list[str]]:
-    """Return the host of every rank, and what differs from the machine."""
+    """Return the host of every rank, and the differences from the machine in sentences."""
     hosts = gather_text(socket.gethostname(), comm)
     return hosts, differences(machine, hosts)
 
 
 def group_of(comm: MPI.Intracomm) -> Group:
-    """Return all ranks on their hosts, whose numbers are in the order of the ranks."""
+    """Return all ranks with their hosts; hosts are numbered in the order of the ranks."""
     hosts = gather_text(socket.gethostname(), comm)
     names = list(dict.fromkeys(hosts))
     return Group(ranks=tuple(range(comm.size)), nodes=tuple(map(names.index, hosts)))
 
 
 def bring(text: bytes, comm: MPI.Intracomm) -> list[bytes]:
-    """Return every rank's bytes on rank 0, nothing elsewhere."""
+    """Return every rank's bytes on rank 0, an empty list elsewhere."""
     lengths = [int(length) for length in gather_numbers(len(text), comm)]
     everything = bytearray(sum(lengths) if comm.rank == 0 else 0)
     comm.Gatherv(text, [everything, lengths, MPI.BYTE], 0)
@@ -182,7 +182,7 @@ def largest(value: float, comm: MPI.Intracomm) -> float:
 
 
 def on_all_ranks(work: Callable[[], T], comm: MPI.Intracomm) -> T:
-    """Do local work on all ranks; an error on any rank is raised on all, so that none waits."""
+    """Do local work on all ranks; raise an error of any rank on all, so that none waits."""
     result, text = None, ""
     try:
         result = work()
@@ -197,7 +197,7 @@ def on_all_ranks(work: Callable[[], T], comm: MPI.Intracomm) -> T:
 
 
 def broadcast_numbers(rank: int, numbers: Sequence[float], comm: MPI.Intracomm) -> list[float]:
-    """Send the numbers of one rank to every rank; all pass equally many."""
+    """Send the numbers of one rank to every rank; all ranks pass equally many."""
     sent = np.array(numbers, np.float64)
     comm.Bcast(sent, rank)
     return [float(x) for x in sent]

@@ -1,4 +1,4 @@
-"""Clocks of the ranks, aligned by ping-pongs with rank 0."""
+"""The clocks of the ranks, aligned by ping-pongs with rank 0."""
 
 import time
 from typing import NamedTuple
@@ -11,14 +11,14 @@ now = time.perf_counter
 
 
 class Clock(NamedTuple):
-    """Add `offset` to this rank's clock to get rank 0's; wrong by at most `uncertainty`, both s."""
+    """This rank's clock plus `offset` is rank 0's, within an error of `uncertainty`; both s."""
 
     offset: float
     uncertainty: float
 
 
 def align(comm: MPI.Intracomm) -> Clock:
-    """Measure this rank's offset: the fastest of ROUNDS ping-pongs bounds the error by half of it.
+    """Measure this rank's offset; half of the fastest of ROUNDS ping-pongs bounds the error.
 
     Source: Cristian, "Probabilistic clock synchronization", Distributed Computing 3, 1989.
     """

@@ -1,4 +1,4 @@
-"""How long the ranks of a job wait for each other before they give up."""
+"""The deadlines of a job: how long its ranks wait for each other before they give up."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 class Deadlines:
     """Seconds of patience, in addition to the timeout that a user sets."""
 
-    look: float = 0.25  # between looks of a watchdog; 50 us each, too short to disturb measurements
-    idle: float = 0.1  # between looks of the communication thread
-    arrival: float = 6.0  # for the other ranks to start commsched, and this many
-    arrivals: float = 4.0  # times the seconds in which this rank has started
-    meeting: float = 4.0  # spread of the ranks' arrival at a meeting, however short the timeout
-    slow: float = 10.0  # that a rank makes the others wait until it is named
-    grace: float = 2.0  # for the other ranks to say what they wait for before an abort
+    look: float = 0.25  # between polls of a watchdog; 50 us each, too short to disturb measurements
+    idle: float = 0.1  # between checks by the communication thread
+    arrival: float = 6.0  # for the other ranks to start commsched, plus `arrivals`
+    arrivals: float = 4.0  # times this rank's own seconds to start
+    meeting: float = 4.0  # spread of the ranks' arrival at a meeting, for any timeout
+    slow: float = 10.0  # waiting for a rank before that rank is named
+    grace: float = 2.0  # for the other ranks to print what they wait for before an abort
     heard: float = 2.0  # for the launcher to read the ranks' output
     hard: float = 10.0  # for MPI_Abort
 

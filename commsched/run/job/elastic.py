@@ -1,4 +1,4 @@
-"""Supervise a job: if it loses a rank, start its ranks anew from their last checkpoint."""
+"""Supervision of a job: if a rank is lost, all ranks start anew from their last checkpoint."""
 
 import shutil
 import signal
@@ -20,42 +20,42 @@ from commsched.run.job.start import end, started
 
 FOLDER = "COMMSCHED_ELASTIC"  # variable of supervised ranks: the folder of their checkpoints
 MANIFEST = "manifest.json"
-NOTES = ".ended"  # folder in that folder
+NOTES = ".ended"  # folder of end notes in that folder
 PAUSE = 1.0  # s before a restart that follows another without progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElasticJob:
-    """The command of a job's ranks, and how often it is started anew."""
+    """The command of a job's ranks, and the limit of restarts."""
 
     ranks: int
-    folder: Path  # of the checkpoints; all hosts see it
+    folder: Path  # of the checkpoints, visible on all hosts
     command: tuple[str, ...]
-    resume: tuple[str, ...] = ()  # further words if there is a checkpoint to go on from
-    restarts: int = 3  # in a row without a new checkpoint
+    resume: tuple[str, ...] = ()  # further words if there is a checkpoint
+    restarts: int = 3  # most consecutive restarts without a new checkpoint
     options: tuple[str, ...] = ()  # of mpiexec
 
 
 class Kept(msgspec.Struct):
-    """The part of a checkpoint's manifest that says where a job goes on."""
+    """The part of a checkpoint's manifest that tells the step at which a job continues."""
 
     step: int
 
 
 def kept_step(folder: Path) -> int | None:
-    """Return the step at which a job goes on from its last checkpoint; None without any."""
+    """Return the step at which a job continues from its last checkpoint; None without one."""
     found = []
     for path in (folder / MANIFEST, *folder.glob(f"step*/{MANIFEST}")):
-        with suppress(CommschedError):  # there is none, or it is torn: the one before counts
+        with suppress(CommschedError):  # missing or torn: the previous one counts
             found.append(files.read(path, Kept).step)
     return max(found, default=None)
 
 
 def supervise(job: ElasticJob) -> int:
-    """Run a job to its end, restarted as often as needed; return its status.
+    """Run a job to its end, with restarts as needed; return its status.
 
-    Ranks that all end on their own are not started anew: they have finished, or have refused what
-    they were asked for.
+    If all ranks end on their own, there is no restart: they have finished, or rejected their
+    options.
     """
     _check(job)
     before, in_vain = kept_step(job.folder), 0
@@ -77,7 +77,7 @@ def supervise(job: ElasticJob) -> int:
 
 
 def _next(ranks: int, step: int | None) -> str:
-    """Say where the job goes on."""
+    """Say where the job continues."""
     who = "1 rank goes" if ranks == 1 else f"{ranks} ranks go"
     if step is None:
         return f"{who} on from the start: there is no checkpoint yet"
@@ -111,9 +111,9 @@ def _attempt(job: ElasticJob, again: bool) -> tuple[int, list[EndNote]]:
 
 
 def _wait(process: "subprocess.Popen[str]", folder: Path) -> None:
-    """Wait for the end of a job; end it if the launcher goes on without a rank that failed.
+    """Wait for the end of a job; end it if the launcher continues without a failed rank.
 
-    A launcher does not miss a rank that fails before MPI_Init.
+    A launcher does not notice a rank that fails before MPI_Init.
     """
     patience = deadlines().meeting
     while patience > 0:

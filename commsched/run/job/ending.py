@@ -1,4 +1,4 @@
-"""The end of a broken job: say why, let the launcher read it, end all ranks."""
+"""The end of a broken job: print the reason, let the launcher read it, end all ranks."""
 
 import faulthandler
 import os
@@ -31,7 +31,7 @@ def end_all(error: BaseException, comm: "MPI.Intracomm") -> None:
 
 
 def say_why(error: BaseException, rank: int) -> None:
-    """Say why this rank ends the job; of an error that all ranks raise, rank 0 speaks alone."""
+    """Print why this rank ends the job; if all ranks raise the error, only rank 0 prints it."""
     if rank and isinstance(error, KeyboardInterrupt):
         time.sleep(deadlines().grace)  # an interrupt of all ranks is told once: rank 0 ends the job
     if not isinstance(error, Agreed):
@@ -45,7 +45,7 @@ def say_why(error: BaseException, rank: int) -> None:
 def fail(error: BaseException, rank: int) -> None:
     """End the job because of an error on this rank, whether MPI has begun or not.
 
-    Rank 0 speaks first: if all ranks fail alike, it ends the others before they speak.
+    Rank 0 prints first: if all ranks fail equally, it ends the others before they print.
     """
     if rank:
         time.sleep(deadlines().grace)
@@ -58,19 +58,19 @@ def fail(error: BaseException, rank: int) -> None:
 
 
 def abort(comm: "MPI.Intracomm") -> None:
-    """End all ranks; this rank also if MPI waits at its end for ranks that cannot come."""
+    """End all ranks; also this one if MPI waits at its end for lost ranks."""
     be_heard(deadlines().heard)
-    # MPI_Abort of MPICH calls exit() on the others, whose threads crash in libraries that are gone.
+    # MPICH's MPI_Abort calls exit() on the other ranks; their threads crash in unloaded libraries.
     lifeline.end_job()
-    # A thread of C: MPI_Abort may wait while it holds the interpreter.
+    # In a thread of C, because MPI_Abort may wait while it holds the interpreter.
     silent = os.open(os.devnull, os.O_WRONLY)
     faulthandler.dump_traceback_later(deadlines().hard, exit=True, file=silent)
     comm.Abort(2)
-    time.sleep(deadlines().hard)  # some return before the launcher ends this rank
+    time.sleep(deadlines().hard)  # some MPI_Aborts return before the launcher ends this rank
 
 
 def describe(error: BaseException) -> str:
-    """Return one sentence for an error that users can fix, the traceback for our bugs."""
+    """Return one sentence for an error that users can fix, and the traceback for our bugs."""
     if isinstance(error, KeyboardInterrupt):
         return str(error) or "interrupted"
     if isinstance(error, CommschedError):

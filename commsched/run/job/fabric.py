@@ -37,7 +37,7 @@ CHOICES = (
 
 
 class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The knowledge of one rank."""
+    """The facts that one rank knows of its fabric."""
 
     host: str
     mpi: str
@@ -47,7 +47,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fabric(comm: MPI.Intracomm) -> Fabric:
-    """Describe the fabric of all ranks, equally on every rank; all ranks call it."""
+    """Describe the fabric of all ranks, with equal results; all ranks call it."""
     version = MPI.Get_library_version()
     own = RankFacts(
         host=_clean(socket.gethostname()),
@@ -61,7 +61,7 @@ def fabric(comm: MPI.Intracomm) -> Fabric:
 
 
 def common_fabric(everyone: Sequence[RankFacts]) -> Fabric:
-    """Combine what each rank knows of its fabric, in rank order."""
+    """Combine the facts of all ranks, in rank order."""
     counts = Counter(rank.host for rank in everyone)  # hosts by their first rank: node order
     return Fabric(
         hosts=tuple(counts),
@@ -76,8 +76,8 @@ def common_fabric(everyone: Sequence[RankFacts]) -> Fabric:
 def cores_of_host(comm: MPI.Intracomm) -> float:
     """Return the cores that the ranks of a host share, the least over the hosts.
 
-    Hosts that run on one kernel, as containers and network namespaces do, share its cores: each
-    counts those for its ranks. All ranks call it; equal on every rank.
+    Hosts on one kernel, such as containers and network namespaces, share its cores: each host
+    counts the cores for its own ranks. All ranks call it and get equal results.
     """
     return shared_cores(_usable_cores(comm))
 
@@ -116,11 +116,11 @@ def shared_cores(everyone: Sequence[tuple[str, str, Iterable[int]]]) -> float:
 
 
 def mean_or_median(threads: int, cores: float) -> Middle:
-    """Return what stands for the seconds of several steps on a host: their median or mean.
+    """Return the statistic for the seconds of several steps on a host: the median or the mean.
 
     Threads that share cores wait for a core in whole slices of time, so that most short tasks do
-    not wait at all and few wait long: the mean keeps all seconds. Otherwise it is the median, which
-    leaves out what disturbs a single step.
+    not wait at all and few wait long: the mean keeps all seconds. Otherwise the median leaves out
+    disturbances of single steps.
     """
     return np.mean if threads > cores else np.median
 
@@ -133,7 +133,7 @@ def library(version: str) -> str:
 
 
 def transport(version: str, variables: Mapping[str, str]) -> str:
-    """Name the transport of messages, as far as library and environment tell."""
+    """Name the transport of messages, if library or environment tell it."""
     words = []
     device = re.search(r"^MPICH Device:\s*(.+)$", version, re.MULTILINE)
     if device:
@@ -153,7 +153,7 @@ def processor() -> str:
 
 
 def _all(names: Iterable[str]) -> str:
-    """Return the one name that all ranks give, or all names that differ."""
+    """Return the name that all ranks give, or all different names."""
     return _clean(", ".join(dict.fromkeys(names)))
 
 

@@ -1,7 +1,7 @@
-"""Start one rank of a supervised job, and note how it ended: `python -m ... FOLDER COMMAND`.
+"""The guard of a supervised rank: `python -m ... FOLDER COMMAND` runs the rank and notes its end.
 
-A launcher ends all ranks, and their guards, after the first rank that fails. So there are notes of
-only the ranks that ended on their own.
+After the first rank that fails, a launcher ends all ranks and their guards. So only ranks that
+ended on their own have notes.
 """
 
 import os
@@ -18,7 +18,7 @@ from commsched import files
 from commsched.run.job.launcher import environment_rank
 from commsched.run.job.lifeline import signalled_with_parent
 
-NOT_FOUND = 127  # status of a shell for a command that it cannot run
+NOT_FOUND = 127  # status that a shell returns for a command that it cannot run
 
 
 class EndNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +32,7 @@ class EndNote(msgspec.Struct, frozen=True, kw_only=True):
 
 def main(folder: Path, command: Sequence[str]) -> int:
     """Run a rank's command; return its exit status, as a shell does."""
-    signal.signal(signal.SIGINT, lambda *_: None)  # the rank gets it, too
+    signal.signal(signal.SIGINT, lambda *_: None)  # the rank gets the signal, too
     pid, status = 0, NOT_FOUND
     try:
         with subprocess.Popen(
@@ -48,7 +48,7 @@ def main(folder: Path, command: Sequence[str]) -> int:
 
 
 def notes(folder: Path) -> list[EndNote]:
-    """Read the notes of all ranks that have ended on their own, in the order of ranks."""
+    """Read the notes of all ranks that have ended on their own, in rank order."""
     found = [files.read(path, EndNote) for path in folder.glob("[0-9]*.json")]
     return sorted(found, key=lambda note: note.rank)
 

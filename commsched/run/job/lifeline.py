@@ -1,4 +1,4 @@
-"""A rank and its job: none outlives the other unnoticed, not even before MPI begins."""
+"""The tie between a rank and its job: neither outlives the other, even before MPI begins."""
 
 import atexit
 import os
@@ -24,18 +24,18 @@ _witness: "subprocess.Popen[bytes] | None" = None
 
 
 def signalled_with_parent(number: signal.Signals) -> Callable[[], None]:
-    """Return what a new process calls to get a signal when its parent dies, even by SIGKILL."""
-    import ctypes  # only ranks and what starts them need it
+    """Return a function that lets a new process get a signal when its parent dies in any way."""
+    import ctypes  # only ranks and their starters need it
 
     prctl = getattr(ctypes.CDLL(None), "prctl", None)  # missing where the kernel is not Linux
     return lambda: prctl and prctl(PARENT_DIES, int(number))
 
 
 def manager() -> int | None:
-    """Return the descriptor by which Hydra hears of this rank; None under other launchers.
+    """Return the descriptor of this rank's connection to Hydra; None under other launchers.
 
-    Hydra is the launcher of MPICH, Intel MPI and MVAPICH. Others end a job themselves when a rank
-    ends with an error before MPI begins, and name its rank.
+    Hydra is the launcher of MPICH, Intel MPI and MVAPICH. Other launchers themselves end a job and
+    name the rank when a rank ends with an error before MPI begins.
     """
     number = os.environ.get("PMI_FD", "")
     with suppress(OSError):
@@ -45,11 +45,11 @@ def manager() -> int | None:
 
 
 def tie(rank: int, patience: float, variables: Mapping[str, str]) -> None:
-    """End this rank with its launcher; have a witness tell if the rank stays alone, or is killed.
+    """Let this rank end with its launcher; start a witness that reports if the rank is killed.
 
     The witness ends the job if MPI has not begun after `patience` s, or if a rank of this host has
     ended by then; see `met`. Launchers other than Hydra name killed ranks themselves.
-    variables: the witness's, in which it is no rank.
+    variables: the witness's environment, which does not make it a rank.
     """
     global _witness
     if _witness is not None:
@@ -69,7 +69,7 @@ def tie(rank: int, patience: float, variables: Mapping[str, str]) -> None:
 
 
 def met() -> None:
-    """Tell the witness that MPI has begun, once it watches: a rank may be killed from now on."""
+    """Tell the witness that MPI has begun, and wait until it watches for a killed rank."""
     if _witness is not None and _witness.stdout is not None:
         with _witness.stdout as ready:
             select.select([ready], [], [], COMING)
@@ -78,12 +78,12 @@ def met() -> None:
 
 
 def part() -> None:
-    """Tell the witness that this rank ends in order."""
+    """Tell the witness that this rank ends normally."""
     _tell(ENDS)
 
 
 def note(advice: str) -> None:
-    """Give the witness a sentence for the case that this rank is killed; "" takes it back."""
+    """Give the witness a sentence to print if this rank is killed; "" takes the sentence back."""
     _tell(NOTE + advice.encode() + b"\n")
 
 
@@ -94,7 +94,7 @@ def _tell(word: bytes) -> None:
 
 
 def end_job() -> None:
-    """Ask the launcher to end the job, where it would not do so for a rank's exit status."""
+    """Ask the launcher to end the job, if a rank's exit status would not make it do so."""
     part()
     descriptor = manager()
     if descriptor is not None:

@@ -1,4 +1,4 @@
-"""Locks of the files and folders that a job writes: they name their holder, and end with it."""
+"""Locks of the files and folders that a job writes; a lock names its holder and ends with it."""
 
 import fcntl
 import os
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 WAIT = 2.0  # s for a holder that is about to end
 LOOK = 0.05
-SHOWN = 200  # characters of a holder
+SHOWN = 200  # most characters of a holder
 
 
 @contextmanager
 def locked(path: Path, what: str, wait: float = WAIT) -> Iterator[None]:
-    """Hold a lock on `path`; after `wait` s tell who else holds `what`.
+    """Hold a lock on `path`; after `wait` s raise an error that names the other holder of `what`.
 
-    The lock is on a hidden file beside `path`, or in it if it is a folder. The system unlocks it
-    when this process ends in whatever way.
+    The lock is on a hidden file beside `path`, or inside `path` if that is a folder. The system
+    unlocks it when this process ends in any way.
     """
     file = path / ".lock" if path.is_dir() else path.with_name(f".{path.name}.lock")
     number = _acquired(file, what, wait)
@@ -32,7 +32,7 @@ def locked(path: Path, what: str, wait: float = WAIT) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            file.unlink()  # before it is unlocked: see `_acquired`
+            file.unlink()  # before the lock is released: see `_acquired`
         os.close(number)
 
 
@@ -57,7 +57,7 @@ def locked_by_job(path: Path | None, comm: "MPI.Intracomm") -> Iterator[None]:
 
 
 def _acquired(file: Path, what: str, wait: float) -> int:
-    """Return the descriptor of a locked file that says who holds it."""
+    """Return the descriptor of a locked file whose content names the holder."""
     end = time.monotonic() + wait
     while True:
         try:
@@ -80,7 +80,7 @@ def _acquired(file: Path, what: str, wait: float) -> int:
 
 
 def _is(number: int, file: Path) -> bool:
-    """Tell whether a descriptor is of the file of that name; its holder may have removed it."""
+    """Tell whether a descriptor still belongs to the file; its holder may have removed the file."""
     try:
         return os.path.samestat(os.fstat(number), file.stat())
     except FileNotFoundError:

@@ -6,7 +6,7 @@ from commsched.run.job import launcher
 
 
 def meet(command: str, options: Mapping[str, str], timeout: float) -> None:
-    """Load MPI, before NumPy; refuse ranks that were started with different options."""
+    """Load MPI, before NumPy; raise an error if ranks were started with different options."""
     launcher.load(timeout)
     from mpi4py import MPI
 

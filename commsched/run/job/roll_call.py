@@ -1,6 +1,6 @@
-"""The roll call before MPI begins: each rank says that it has come, and the first miss the others.
+"""The roll call before MPI begins: ranks announce themselves; ranks 0 and 1 name missing ones.
 
-MPI_Init waits in silence for ranks that never call it. Hydra's mpiexec keeps names for the ranks of
+MPI_Init waits silently for ranks that never call it. Hydra's mpiexec stores names for the ranks of
 its job (publish_name and lookup_name of PMI 1), also across hosts: each rank publishes its own.
 """
 
@@ -18,12 +18,12 @@ STARTED = 21  # field of proc(5)'s stat: clock ticks from the system's start to 
 
 
 def answer(manager: int, rank: int, size: int, patience: float) -> None:
-    """Say that this rank has come; rank 0 waits for all others, rank 1 for rank 0.
+    """Announce this rank; rank 0 waits for all others, rank 1 for rank 0.
 
-    A machine that was slow to start this rank may be as slow for the others: they have the longer.
+    The longer this rank took to start, the longer it waits for the others.
     """
     if not _ask(manager, f"cmd=publish_name service={_name(rank)} port={rank}"):
-        return  # a launcher that keeps no names: the witness waits for MPI to begin
+        return  # the launcher stores no names: the witness waits for MPI to begin
     wanted = [0] if rank == 1 else list(range(1, size)) if rank == 0 else []
     begin = time.monotonic()
     limit = min(patience, deadlines().arrival + deadlines().arrivals * _age())

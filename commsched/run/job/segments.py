@@ -1,4 +1,4 @@
-"""The memory that the ranks of a host share: a job leaves none behind, however it ends."""
+"""The shared memory segments of a host's ranks: a job leaves none behind, however it ends."""
 
 import os
 from contextlib import suppress
@@ -10,7 +10,7 @@ MAPPED = Path("/proc/self/maps")
 
 
 def unname() -> None:
-    """Remove the names of MPICH's segments that this rank maps; call it when all ranks map them.
+    """Remove the names of MPICH's segments that this rank maps; all ranks must have mapped them.
 
     The memory lasts until the last rank ends. MPICH itself removes the names at MPI_Finalize, which
     a job that is killed or aborted does not reach.

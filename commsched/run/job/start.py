@@ -1,4 +1,4 @@
-"""Start a job of ranks on this machine; an interrupt or a timeout leaves no rank behind."""
+"""The start of a job of ranks on this machine; an interrupt or a timeout leaves no rank behind."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ def run(
 ) -> None:
     """Run a command on `ranks` ranks for at most `limit` s.
 
-    A job that fails is an error, which quotes the last output of a quiet job.
+    Raise an error if the job fails; the error quotes the last output of a quiet job.
     """
     process = started(ranks, command, options, quiet=quiet)
     said, words = "", " ".join(command[len(COMMAND) :])
@@ -50,7 +50,7 @@ def run(
         if process.stdout is not None:
             process.stdout.close()
     if process.returncode:
-        lines = said.splitlines()  # launchers print much when a job fails
+        lines = said.splitlines()  # launchers print many lines when a job fails
         ours = [line for line in lines if line.startswith(OURS)] or lines
         tail = "".join(f"\n{line}" for line in ours[-LAST:])
         what = f"'{words}' on {ranks} ranks"
@@ -80,7 +80,7 @@ def started(
 
 
 def end(process: "subprocess.Popen[str]") -> None:
-    """End the launcher, which ends its ranks; kill its process group if it does not end."""
+    """End the launcher, which ends its ranks; if it does not end, kill its process group."""
     for what in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return

@@ -1,8 +1,8 @@
 """Checkpoints: a file per rank in a folder per step, and a manifest that is renamed last.
 
-If a rank dies, no checkpoint is left half written: the manifest names the files of one step with
-their digests. The checkpoint before stays, too, with a manifest of its own: the job goes on from
-there if a file of the last one is torn or changed. What the files hold is their writer's business.
+The manifest names the files of one step with their digests, so a dying rank leaves no half
+checkpoint. The previous checkpoint stays, too, with its own manifest: the job continues from it if
+a file of the last one is torn or changed. The caller defines the content of the files.
 """
 
 import hashlib
@@ -33,14 +33,14 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The contents of a checkpoint; `made`: what it belongs to, such as a training's settings."""
+    """The contents of a checkpoint; `made`: the settings of its job, such as a training's."""
 
     format: Literal["commsched-checkpoint/1"] = "commsched-checkpoint/1"
     step: Count  # the next step
     plan: Digest | None = None
     made: dict[str, str | int | float | bool]
     planning: dict[str, str | int | float | bool] | None = None  # flags; checkpoints of 0.1: None
-    scalars: dict[str, float]  # the same on all ranks
+    scalars: dict[str, float]  # equal on all ranks
     files: list[Digest]  # of each rank's file
 
 
@@ -54,14 +54,14 @@ class Store:
         suffix: str,  # of the ranks' files
         made: Mapping[str, Any],
         plan: Plan | None = None,
-        planning: Mapping[str, Any] | None = None,  # flags that may be left out to go on
+        planning: Mapping[str, Any] | None = None,  # flags that may be omitted to continue
     ) -> None:
         self._folder, self._comm, self._suffix, self._plan = folder, comm, suffix, plan
         self._made, self._planning = dict(made), dict(planning or {})
         self._whole: list[int] = []  # steps of the last whole checkpoints, the newest first
 
     def begin(self) -> None:
-        """Make the folder of a job that starts anew; refuse one with a checkpoint."""
+        """Make the folder of a new job; raise an error if it has a checkpoint."""
         agree.on_all_ranks(self._begin, self._comm)
 
     def last(self, read: Callable[[bytes, str], T]) -> tuple[Manifest, T] | None:
@@ -103,7 +103,7 @@ class Store:
                 plan_file.write(self._folder / PLAN, self._plan)
 
     def _manifests(self) -> tuple[str, list[Manifest]]:
-        """Return, on rank 0, what is wrong with a manifest, and all others, the last step first."""
+        """Return, on rank 0, an error in a manifest, and all readable ones, the last step first."""
         if self._comm.rank:
             return "", []
         wrong, found = "", dict[int, Manifest]()
@@ -119,7 +119,7 @@ class Store:
         return wrong, [found[step] for step in sorted(found, reverse=True)]
 
     def _check(self, found: Manifest) -> None:
-        """Refuse a checkpoint of another training."""
+        """Reject a checkpoint of another training."""
         where = f"{self._folder / MANIFEST}: the checkpoint"
         if found.plan != self._hash():
             raise CommschedError(
@@ -147,7 +147,7 @@ class Store:
         return None if self._plan is None else self._plan.hash
 
     def _content(self, manifest: Manifest) -> bytes:
-        """Return the bytes of this rank's file, which must be the ones that were written."""
+        """Return the bytes of this rank's file; raise an error if the file has changed."""
         path = self._file(manifest.step)
         content = files.read_bytes(path, MOST)
         if hashlib.sha256(content).hexdigest() != manifest.files[self._comm.rank]:
@@ -158,7 +158,7 @@ class Store:
         return content
 
     def save(self, step: int, content: bytes, scalars: Mapping[str, float]) -> None:
-        """Write this rank's part of a checkpoint to go on from at `step`; keep the one before."""
+        """Write this rank's part of the checkpoint before `step`; keep the previous checkpoint."""
         agree.on_all_ranks(lambda: self._write(step, content), self._comm)
         digests = agree.gather_text(hashlib.sha256(content).hexdigest(), self._comm)
         agree.on_all_ranks(lambda: self._finish(step, digests, scalars), self._comm)
@@ -182,7 +182,7 @@ class Store:
             scalars=dict(scalars),
             files=digests,
         )
-        files.write(self._file(step).with_name(MANIFEST), manifest)  # if the next is torn
+        files.write(self._file(step).with_name(MANIFEST), manifest)  # used if the next one is torn
         files.write(self._folder / MANIFEST, manifest)
         self._whole = [step, *(old for old in self._whole if old != step)][:2]
         kept = {f"step{whole}" for whole in self._whole}

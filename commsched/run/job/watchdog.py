@@ -16,14 +16,14 @@ from commsched.run.job.ending import abort, say
 from commsched.units import seconds
 
 PAUSE = 2e-3  # s between looks at the exit
-SHOWN = 8  # silent ranks that are named
-LATE = 2.0  # times the time between looks: a look that comes later counts no more
+SHOWN = 8  # most silent ranks that are named
+LATE = 2.0  # times the interval of polls: a later poll counts as this much
 # The first number of a message; END is followed by the ranks that are silent.
 ASK, STUCK, GETS_ON, END = range(4)
 
 
 class WatchedStage(NamedTuple):
-    """A rank's stage, and how long it may make no progress, s; a new object is progress."""
+    """A rank's stage, and the s that it may last without progress; a new object is progress."""
 
     name: str
     limit: float
@@ -45,9 +45,9 @@ KEY = MPI.Comm.Create_keyval(delete_fn=lambda _comm, _key, control: control.Free
 class Watchdog:
     """A thread that asks all other ranks once this rank has been in one stage for too long.
 
-    If a rank does not answer, because it was stopped or is gone, or if no rank progresses, every
-    rank names its stage and the job ends. It needs THREAD_MULTIPLE: the caller may be blocked
-    inside MPI.
+    If a rank does not answer, because it is stopped or gone, or if no rank progresses, every rank
+    names its stage and the job ends. The thread needs THREAD_MULTIPLE, because the caller may be
+    blocked inside MPI.
     """
 
     def __init__(
@@ -58,40 +58,40 @@ class Watchdog:
         self._timeout, self._deadlines = timeout, deadlines()
         self._stage = WatchedStage(first, max(timeout, self._deadlines.meeting))
         self._control: MPI.Intracomm | None = None
-        self._spent = 0.0  # s in the stage without progress, in which this process ran
-        self._asked: float | None = None  # `_spent` when answers were asked for, until they came
+        self._spent = 0.0  # s in the stage without progress, while this process ran
+        self._asked: float | None = None  # `_spent` at the question, until all answers arrive
         self._answers: dict[int, int] = {}
-        self._patience = 0.0  # s of `_spent` before all are asked again
+        self._patience = 0.0  # s of `_spent` before the next question
         self._sent: list[MPI.Request] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch; a single rank has nobody to wait for."""
+        """Begin to watch, unless there is only one rank."""
         if self._size > 1:
             self._thread.start()
-            self._control = _control(self._comm)  # may wait for a rank that never comes
+            self._control = _control(self._comm)  # may wait for a rank that never arrives
             self.beat()
 
     def stop(self) -> None:
-        """End the watch; does not return while the job is being ended."""
+        """End the watch; do not return while the watchdog ends the job."""
         self._over.set()
         if self._size > 1:
             self._thread.join()
 
     def stage(self, name: str) -> None:
-        """Note the stage that begins now, such as "drawing gradients"."""
+        """Record the stage that begins now, such as "drawing gradients"."""
         self._stage = WatchedStage(name, self._timeout)
 
     def beat(self) -> None:
-        """Note that the stage progresses."""
+        """Record progress in the stage."""
         self._stage = WatchedStage(*self._stage)
 
     def _watch(self) -> None:
         stage, looked = self._stage, now()
         while not self._over.wait(self._deadlines.look):
             before, looked = looked, now()
-            # Where this process could not look, others may not have been able to answer.
+            # While this process was stopped, others may have been unable to answer.
             self._spent += min(looked - before, LATE * self._deadlines.look)
             if stage is not self._stage:
                 stage, self._spent, self._patience, self._asked = self._stage, 0.0, 0.0, None
@@ -111,7 +111,7 @@ class Watchdog:
     def _hear(self, stage: WatchedStage, control: MPI.Intracomm) -> list[int] | None:
         """Answer other ranks; return the silent ranks once another rank ends the job."""
         status = MPI.Status()
-        with suppress(MPI.Exception):  # a connection broke: its rank will be found silent
+        with suppress(MPI.Exception):  # a connection broke: its rank will count as silent
             while message := control.Improbe(MPI.ANY_SOURCE, 0, status):
                 numbers = np.empty(status.Get_count(MPI.INT64_T), np.int64)
                 message.Recv(numbers)
@@ -125,7 +125,7 @@ class Watchdog:
         return None
 
     def _judge(self, stage: WatchedStage, control: MPI.Intracomm) -> list[int] | None:
-        """Ask other ranks if this rank is stuck; return the silent ranks once the job must end."""
+        """If this rank is stuck, ask the others; return the silent ranks once the job must end."""
         if not self._stuck(stage):
             return None
         others = set(range(self._size)) - {self._rank}
@@ -154,16 +154,16 @@ class Watchdog:
     def _end(self, stage: WatchedStage, silent: list[int]) -> None:
         """Print this rank's stage, and on the first rank the silent ranks; then end the job.
 
-        Ranks that have met tell each other; before, each speaks at a deadline of its own.
+        After the meeting ranks inform each other; before, each prints at its own deadline.
         """
         what = f"for {seconds(self._spent)}" if self._spent else "gets on"
         if self._stuck(stage):
             what = f"no progress for {seconds(stage.limit)} ({self._option})"
         say(f"rank {self._rank}: {self._what}: {stage.name}: {what}")
         if self._control is None:
-            time.sleep(self._deadlines.meeting)  # those that came later speak later: nobody tells
+            time.sleep(self._deadlines.meeting)  # ranks that came later print later
         elif self._rank == min(set(range(self._size)) - set(silent)):
-            time.sleep(4 * self._deadlines.look)  # for the others to hear of it
+            time.sleep(4 * self._deadlines.look)  # for the others to be informed
             if silent:
                 say(unanswering(silent))
             time.sleep(self._deadlines.look)  # for the launcher to read what the ranks said
@@ -191,7 +191,7 @@ def watchdog(
 ) -> Iterator[Watchdog]:
     """End the job if a stage inside the block takes more than `timeout` s and no rank progresses.
 
-    All ranks of `comm` have such a block. `what` is their command, and `option` sets the timeout.
+    All ranks of `comm` run such a block. `what` is their command, and `option` sets the timeout.
     Ranks meet in the stage `first`, which has at least the deadline of a meeting.
     """
     dog = Watchdog(comm, what, timeout, option, first)
@@ -203,10 +203,10 @@ def watchdog(
 
 
 def end_together(what: str, timeout: float) -> None:
-    """Let the ranks meet once more at the exit of this process, in at most `timeout` s.
+    """Let the ranks meet at the exit of this process, within `timeout` s.
 
-    Otherwise MPI would wait for ever, at its end, for a rank that was stopped during its last work.
-    MPI holds the interpreter meanwhile, so that no thread could end the wait.
+    Otherwise MPI_Finalize would wait for ever for a rank that was stopped during its last work. It
+    holds the interpreter, so that no thread could end the wait.
     """
     comm, limit = MPI.COMM_WORLD, max(timeout, deadlines().meeting)
 

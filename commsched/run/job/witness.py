@@ -1,9 +1,9 @@
-"""A small process beside a rank: says that the rank was killed, or that others never come.
+"""A small process beside a rank that reports if the rank is killed or other ranks never arrive.
 
-It runs as a script, imports nothing of this package, and hears of its rank by a pipe: MET, once MPI
-has begun, NOTE and a line to say if the rank is killed, ENDS, before the rank ends in order, or the
-end of the pipe. Arguments: rank, host, pid
-of the rank, descriptor of Hydra's process manager or NOBODY, seconds of patience until MPI begins.
+It runs as a script and imports nothing of this package. From a pipe it reads MET, once MPI has
+begun; NOTE and a line to print if the rank is killed; ENDS, before the rank ends normally; or the
+end of the pipe. Arguments: rank, host, pid of the rank, descriptor of Hydra's process manager or
+NOBODY, seconds of patience until MPI begins.
 """
 
 import contextlib
@@ -21,20 +21,20 @@ GET_INFO, EXIT, INFO = 0xC040FF0B, 8, "QQ11Ii"  # of pidfd: linux/pidfd.h, with 
 ABORT = b"cmd=abort exitcode=2\n"  # of PMI 1
 PROXY = "hydra_pmi_proxy"  # Hydra's process on each host: the parent of the ranks there
 LOOK = 0.25  # s between looks at the other ranks of this host, until MPI begins
-DYING = 5.0  # s for the system to end a process whose files are closed; long if it is busy
+DYING = 5.0  # s for the system to end a process whose files are closed; longer on a busy system
 ABORTED = 0.25  # s in which all ranks end after one has called MPI_Abort
-HEARD = 2.0  # s for the launcher to read what was said
+HEARD = 2.0  # s for the launcher to read the printed line
 
 
 def main(rank: str, host: str, pid: int, manager: int, patience: float) -> None:
-    """Wait for the end of the rank, or for what makes its job impossible."""
+    """Wait for the end of the rank, or for a reason that its job cannot begin."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the rank gets it, too
-    with contextlib.suppress(PermissionError):  # to speak before the launcher ends all that is here
+    with contextlib.suppress(PermissionError):  # to print before the launcher ends all that is here
         os.setpriority(os.PRIO_PROCESS, 0, -20)
     me, launcher = f"rank {rank} on host {host}", int(process_stat(pid, 3))
     watched = _opened(pid)
     with contextlib.suppress(OSError):  # the rank has ended
-        os.write(1, MET)  # this process watches
+        os.write(1, MET)  # tells the rank that this process watches
     end, lost_before, met, note = time.monotonic() + patience, "", False, ""
     while True:
         if select.select([0], [], [], None if met else LOOK)[0]:
@@ -70,15 +70,15 @@ def _line() -> str:
 
 
 def _opened(pid: int) -> int:
-    """Return a descriptor that tells how a process ended, even once it is forgotten; or NOBODY."""
+    """Return a descriptor that tells how a process ended, even after a parent's wait; or NOBODY."""
     try:
         return os.pidfd_open(pid)
-    except (AttributeError, OSError):  # not Linux, or an old one
+    except (AttributeError, OSError):  # not Linux, or too old
         return NOBODY
 
 
 def _kill(pid: int, watched: int) -> None:
-    """Kill the rank, and nobody who has its number by now."""
+    """Kill the rank, but no later process with its pid."""
     with contextlib.suppress(OSError):  # it has ended
         if watched == NOBODY:
             os.kill(pid, signal.SIGKILL)
@@ -100,14 +100,14 @@ def _status(watched: int) -> int | None:
 
 
 def _cause(pid: int, watched: int, launcher: int) -> str:
-    """Say how a rank has ended; nothing if it ended with its launcher, or with all others here."""
+    """Say how a rank has ended; "" if it ended with its launcher, or with all others here."""
     status, begin = None, time.monotonic()
     if watched != NOBODY and select.select([watched], [], [], DYING)[0]:
         status = _status(watched)
     while status is None and time.monotonic() < begin + DYING and (fields := process_fields(pid)):
-        if fields[0] == "Z":  # for microseconds: then the launcher asks for the status
+        if fields[0] == "Z":  # lasts microseconds, until the launcher reads the status
             status = int(fields[-1])
-    if status and os.WIFSIGNALED(status):  # at once, before others fail by it
+    if status and os.WIFSIGNALED(status):  # at once, before other ranks fail because of it
         gone = process_stat(launcher, 2) in ("0", "Z")
         return "" if gone else f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
     time.sleep(max(0.0, begin + ABORTED - time.monotonic()))
@@ -117,7 +117,7 @@ def _cause(pid: int, watched: int, launcher: int) -> str:
 
 
 def _lost(launcher: int, rank: str) -> str:
-    """Name a rank of this host that has ended; the first of those that live tells it."""
+    """Name a rank of this host that has ended, if this rank is the first living one here."""
     living = ranks_here(launcher)
     here = int(os.environ.get("MPI_LOCALNRANKS", "0"))
     if not living or len(living) >= here or int(rank) != min(each for each, _ in living):
@@ -135,7 +135,7 @@ def ranks_here(launcher: int) -> list[tuple[int, int]]:
         children = _read(f"/proc/{launcher}/task/{launcher}/children").split()
         found = [_variables(child) for child in children if process_stat(int(child), 2) != "Z"]
         return [(int(each["PMI_RANK"]), int(each["MPI_LOCALRANKID"])) for each in found]
-    except (OSError, KeyError):  # one has ended just now
+    except (OSError, KeyError):  # a process has just ended
         return []
 
 
@@ -145,7 +145,7 @@ def _variables(process: str) -> dict[str, str]:
 
 
 def process_stat(pid: int, field: int) -> str:
-    """Return a field of proc(5)'s stat, counted from 0; "0" of a process that is no more."""
+    """Return a field of proc(5)'s stat, counted from 0; "0" after the process's end."""
     return dict(enumerate(process_fields(pid), 2)).get(field, "0")
 
 
@@ -165,11 +165,11 @@ def _read(path: str) -> str:
 def _say(text: str) -> None:
     os.write(2, f"commsched: {text}\n".encode())
     be_heard(HEARD)
-    time.sleep(LOOK)  # for mpiexec to hear it from its process on this host
+    time.sleep(LOOK)  # for mpiexec to be informed by its process on this host
 
 
 def be_heard(patience: float) -> None:
-    """Wait until the launcher has read this process's output; it stops reading after an abort."""
+    """Wait until the launcher has read this process's output; after an abort it stops reading."""
     import fcntl  # only ranks need both
     import termios
 

@@ -13,13 +13,11 @@ from commsched.run.wire.device import Event
 
 STREAMS = ("compute", "codec", "out", "in")
 LOOKS = 5  # tries to read the host's clock at an event; the fastest counts
-FRESH = (
-    10.0  # s that a reference event is used: differences are float32 ms, so 10 s are exact to 1 us
-)
+FRESH = 10.0  # s of use of a reference event: differences are float32 ms, so 10 s are exact to 1 us
 
 
 class Moment:
-    """A CUDA event, and an earlier one whose moment on this rank's clock is known."""
+    """A CUDA event, and an earlier event whose time on this rank's clock is known."""
 
     def __init__(self, event: Any, base: Any, start: float) -> None:
         self._event, self._base, self._start = event, base, start
@@ -35,7 +33,7 @@ class Moment:
 
 
 def open_gpu(number: int | None) -> "Cuda":
-    """Open a GPU by number; one sentence if the driver does not let this process use it."""
+    """Open a GPU by number; raise an error if the driver does not let this process use it."""
     try:
         return Cuda(number)
     except cupy.cuda.runtime.CUDARuntimeError as error:
@@ -56,12 +54,12 @@ class Cuda:
         self._number = int(cupy.cuda.Device().id) if number is None else number
         self._lock = threading.Lock()
         self._attach()
-        # Streams that wait for the default stream: work that strays there is slow, never wrong.
+        # Streams that wait for the default stream: work queued there by mistake is slow, not wrong.
         self._streams = {name: cupy.cuda.Stream() for name in STREAMS}
         self._streams["caller"] = cupy.cuda.get_current_stream()
         self._ticks = cupy.cuda.Stream(
             non_blocking=True
-        )  # empty, so that its events are reached at once
+        )  # an empty stream, so that its events are reached at once
         self._base, self._start = self._look()
 
     def _attach(self) -> None:
@@ -73,20 +71,20 @@ class Cuda:
         self._streams[stream].use()
 
     def mark(self) -> Event:
-        event = cupy.cuda.Event(block=True)  # a thread that waits for it sleeps
+        event = cupy.cuda.Event(block=True)  # a waiting thread sleeps
         event.record()
         base, start = self._known()
         return Moment(event, base, start)
 
     def _known(self) -> tuple[Any, float]:
-        """Return an earlier event and its moment."""
+        """Return an earlier event and its time."""
         with self._lock:
             if now() - self._start > FRESH:
                 self._base, self._start = self._look()
             return self._base, self._start
 
     def _look(self) -> tuple[Any, float]:
-        """Find the moment of an event on this rank's clock, as `clock.align` does between ranks."""
+        """Find the time of an event on this rank's clock, by the method of `clock.align`."""
         best, found, start = float("inf"), None, 0.0
         for _ in range(LOOKS):
             event = cupy.cuda.Event()
@@ -134,7 +132,7 @@ class Cuda:
         return stream
 
     def end(self, stream: Any) -> Event:
-        """Return the end of all work queued on a stream so far; it is not timed."""
+        """Return an untimed event: the end of all work queued on a stream so far."""
         event = cupy.cuda.Event(disable_timing=True)
         event.record(stream)
         return Moment(event, self._base, self._start)

@@ -15,23 +15,23 @@ DEVICES = ("cpu", "cuda")
 
 
 class Event(Protocol):
-    """A moment of a stream: it is reached once all earlier work of the stream is done."""
+    """A point in a stream, reached once all earlier work of the stream is done."""
 
     def done(self) -> bool:
         """Tell whether the event is reached."""
 
     def wait(self) -> None:
-        """Block this thread, and nothing else, until the event is reached."""
+        """Block only this thread until the event is reached."""
 
     def when(self) -> float:
-        """Return when the event was reached, s on this rank's clock; it must have been reached."""
+        """Return the time of the event, which must have been reached, in s on this rank's clock."""
 
 
 class ComputeDevice(Protocol):
-    """Array work in the order of streams: "compute" of the layers, "codec" of the exchanges.
+    """A device whose array work is ordered by streams: "compute" for layers, "codec" for exchanges.
 
-    "caller" is the stream that the caller's thread used before. Copies to the host and back have a
-    stream each; they begin once the earlier work of the calling thread's stream is done.
+    "caller" is the stream that the caller's thread used before. Copies to the host and copies back
+    have a stream each; they begin once the earlier work of the calling thread's stream is done.
     """
 
     name: str
@@ -39,32 +39,32 @@ class ComputeDevice(Protocol):
 
     @property
     def card(self) -> str:
-        """The number of this GPU on its host; "" if it is no GPU."""
+        """The number of this GPU on its host; "" for NumPy."""
 
     def lacks(self) -> str:
-        """Return what NCCL lacks to sum there; "" if it can."""
+        """Return what is missing for sums by NCCL; "" if nothing is."""
 
     def use(self, stream: str) -> None:
-        """Send this thread's array work to that stream from now on."""
+        """Queue this thread's array work on the named stream from now on."""
 
     def mark(self) -> Event:
         """Return the end of all work queued so far on the stream that this thread uses now."""
 
     def host(self, nbytes: int) -> Array:
-        """Return memory of the host for such copies: (nbytes,) uint8 of NumPy."""
+        """Return host memory for copies: (nbytes,) uint8 of NumPy."""
 
     def copy_out(self, source: Array, to: Array) -> Event:
-        """Begin to copy (n,) uint8 of the device to memory that `host` gave, (n,) uint8."""
+        """Begin to copy (n,) uint8 of the device to memory from `host`, (n,) uint8."""
 
     def about(self) -> tuple[str, float]:
         """Return the device's name and the bytes of its memory."""
 
     def copy_in(self, source: Array, to: Array) -> Event:
-        """Begin to copy memory that `host` gave, (n,) uint8, to (n,) uint8 of the device."""
+        """Begin to copy memory from `host`, (n,) uint8, to (n,) uint8 of the device."""
 
 
 class Instant:
-    """An event that is reached already."""
+    """An event that has been reached already."""
 
     def __init__(self) -> None:
         self._moment = now()
@@ -73,14 +73,14 @@ class Instant:
         return True
 
     def wait(self) -> None:
-        """Nothing to wait for."""
+        """Do nothing: the event has been reached."""
 
     def when(self) -> float:
         return self._moment
 
 
 class Host:
-    """NumPy: every thread does its work itself, at once."""
+    """NumPy as a device: every thread does its work itself, at once."""
 
     name = "cpu"
     card = ""
@@ -90,7 +90,7 @@ class Host:
         return "no GPU"
 
     def use(self, stream: str) -> None:
-        """Nothing to do: the host has no streams."""
+        """Do nothing: the host has no streams."""
 
     def mark(self) -> Event:
         return Instant()
@@ -114,7 +114,7 @@ HOST = Host()
 
 
 def check_device(name: str) -> None:
-    """Refuse a name that is no device."""
+    """Reject a name that is not a device."""
     if name not in DEVICES:
         raise CommschedError(f"--device must be one of {', '.join(DEVICES)}, got {name!r}")
 

@@ -12,31 +12,31 @@ from commsched.run.wire.device import Event, Instant
 from commsched.run.wire.path import Moving, PendingMove
 from commsched.schedule.rounds import Schedule
 
-PERSISTENT = MPI.Get_version() >= (4, 0)  # MPI can prepare an all-reduce that is started often
+PERSISTENT = MPI.Get_version() >= (4, 0)  # MPI has persistent all-reduces
 CUT = 2**30  # B; longer messages go in pieces, because counts of 2**31 fail or are silently wrong
 
 
 class Parcel:
-    """A packet under way whose size both ends know, in pieces that MPI can count."""
+    """A packet under way whose size both ends know, in pieces short enough for MPI's counts."""
 
     def __init__(self, requests: list[MPI.Request], packet: Array) -> None:
         self.requests = requests
         self.packet = packet
 
     def done(self) -> bool:
-        """Test the pieces in order; done once the last piece is."""
+        """Test the pieces in order; True once the last piece is done."""
         status = MPI.Status()
         while self.requests and self.requests[0].Test(status):
             self.over(status)
         return not self.requests
 
     def over(self, status: MPI.Status) -> None:
-        """Tell whether the first piece is here, or has left."""
+        """Tell whether the first piece has arrived, or has left."""
         self.requests.pop(0)
 
 
 class Bounded(Parcel):
-    """A packet under way that may be shorter than where it is received."""
+    """A packet under way that may be shorter than its receive buffer."""
 
     def over(self, status: MPI.Status) -> None:
         self.requests.pop(0)
@@ -53,7 +53,7 @@ class Probed:
         self.packet: Array = None
 
     def done(self) -> bool:
-        """Receive announced pieces; done once the last piece is here."""
+        """Receive announced pieces; True once the last piece has arrived."""
         while self.packet is None:
             if self._request is None:
                 status = MPI.Status()
@@ -103,7 +103,7 @@ class InPlace:
         return Probed(self._comm, peer, self._tag, self._cut)
 
     def progress(self) -> bool:
-        """Nothing to do: MPI moves the packets."""
+        """Do nothing: MPI moves the packets."""
         return False
 
     def quiet(self, first: Sequence[Moving]) -> bool:
@@ -122,14 +122,14 @@ class InPlace:
 
 
 class PlainPath:
-    """Packets in memory of the host, in pieces of `cut` bytes, which all ranks must agree on."""
+    """A path for host memory, in pieces of `cut` bytes, which must be equal on all ranks."""
 
     def __init__(self, cut: int | None = None, persistent: bool = PERSISTENT) -> None:
         self.whole = cut or CUT
-        self.persistent = persistent  # whether native sums are; MPI matches them with such only
+        self.persistent = persistent  # native sums are persistent; equal on all ranks
 
     def join(self, comm: MPI.Intracomm) -> None:
-        """Nothing to prepare: MPI is always ready."""
+        """Do nothing: MPI needs no preparation."""
 
     def lane(self, comm: MPI.Intracomm, tag: int) -> InPlace:
         return InPlace(comm, tag, self.whole)
@@ -139,28 +139,28 @@ class PlainPath:
 
 
 class Native:
-    """MPI's own all-reduce of a bucket in place, without blocking; `start` begins it once more."""
+    """MPI's own all-reduce of a bucket in place, non-blocking; `start` begins it again."""
 
     def __init__(self, held: Endpoint, comm: MPI.Intracomm, cut: int, persistent: bool) -> None:
         values, step = held.take(0, 1), cut // 4
         self._held, self._comm, self._persistent = held, comm, persistent
         # Counts of 2**31 elements fail in some MPIs; every rank cuts alike.
         self._runs = [values[i : i + step] for i in range(0, len(values), step)]
-        self._requests: list[Any] = []  # MPI.Prequest, or of an older MPI MPI.Request
+        self._requests: list[Any] = []  # MPI.Prequest; before MPI 4: MPI.Request
         if persistent:
             self._requests = [
                 comm.Allreduce_init(MPI.IN_PLACE, run, op=MPI.SUM) for run in self._runs
             ]
         self.sent = values.nbytes
-        self.coded = 0.0  # the time in which MPI adds is unknown
+        self.coded = 0.0  # MPI's time for additions is unknown
         self.start()
 
     def fits(self, schedule: Schedule, held: Endpoint) -> bool:
-        """Tell whether it can be started for an exchange, once it is over."""
+        """Tell whether this finished sum can be started again for the given exchange."""
         return schedule.library and held is self._held
 
     def start(self) -> None:
-        """Begin the sum; the one before is over."""
+        """Begin the sum; the previous one is over."""
         self.moves = 0
         if self._persistent:
             MPI.Prequest.Startall(self._requests)
@@ -170,7 +170,7 @@ class Native:
             ]
 
     def free(self) -> None:
-        """Give the requests back to MPI; no sum may be under way."""
+        """Free the MPI requests; no sum may be under way."""
         for request in self._requests if self._persistent else ():
             request.Free()
 

@@ -14,7 +14,7 @@ from commsched.run.wire.cuda import Cuda
 from commsched.run.wire.device import Event
 from commsched.run.wire.path import Exchange, Lane, Path, PendingMove
 
-KNOWN = MPI.Comm.Create_keyval()  # NCCL's communicator for MPI's, and its stream
+KNOWN = MPI.Comm.Create_keyval()  # an MPI communicator's attribute: NCCL's, and its stream
 
 
 class Nccl:
@@ -28,7 +28,7 @@ class Nccl:
 
     def join(self, comm: MPI.Intracomm) -> None:
         if comm.Get_attr(KNOWN) is None:
-            # A stream of its own: there it does not wait for other communicators.
+            # A separate stream does not wait for other communicators.
             comm.Set_attr(KNOWN, (nccl_communicator(comm), cupy.cuda.Stream()))
 
     def native(self, held: Endpoint, comm: MPI.Intracomm) -> Exchange:
@@ -53,8 +53,8 @@ class Nccl:
 
 
 def nccl_communicator(comm: MPI.Intracomm) -> Any:
-    """Make NCCL's communicator of the same ranks, which wait for each other."""
-    own: Any = nccl.get_unique_id()  # bytes from CuPy 14 on, before that a tuple of signed numbers
+    """Make NCCL's communicator of the same ranks; all ranks call it."""
+    own: Any = nccl.get_unique_id()  # bytes since CuPy 14, earlier a tuple of signed numbers
     plain = isinstance(own, bytes)
     told = agree.broadcast_bytes(own if plain else np.array(own, np.int8).tobytes(), comm)
     name = told if plain else tuple(np.frombuffer(told, np.int8).tolist())
@@ -68,7 +68,7 @@ class NcclSum:
         self._end = path.begin(values, comm)
         self.sent = values.nbytes
         self.moves = 0
-        self.coded = 0.0  # the time in which NCCL adds is unknown
+        self.coded = 0.0  # NCCL's time for additions is unknown
 
     def progress(self) -> bool:
         """Test the event; True once the sum is over."""

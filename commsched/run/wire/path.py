@@ -1,4 +1,4 @@
-"""How packets get from their memory to MPI and back: what every path offers to an exchange."""
+"""The interfaces between exchanges and the paths by which packets reach MPI."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -12,7 +12,7 @@ from commsched.schedule.rounds import Schedule
 
 
 class PendingMove(NamedTuple):
-    """Whom an exchange waits for, and for how many bytes."""
+    """A move that an exchange waits for: peer and bytes."""
 
     direction: str  # "from" or "to" a peer, "among" all in a native sum
     peer: int  # member of the group
@@ -22,18 +22,18 @@ class PendingMove(NamedTuple):
 class Exchange(Protocol):
     """An exchange under way."""
 
-    sent: int  # B handed to MPI by this rank
-    moves: int  # grows whenever something happened
+    sent: int  # B that this rank has passed to MPI
+    moves: int  # grows with every progress
 
     @property
     def coded(self) -> float:
-        """Seconds spent in encoding, adding and decoding; once it is over. Waits for a device."""
+        """Seconds of encoding, adding and decoding, after the end; may wait for a device."""
 
     def progress(self) -> bool:
-        """Do what can be done now without waiting; True once the exchange is over."""
+        """Make progress without waiting; return True once the exchange is over."""
 
     def waiting(self) -> list[PendingMove]:
-        """Return the moves that it waits for."""
+        """Return the moves that the exchange waits for."""
 
 
 @runtime_checkable
@@ -41,28 +41,28 @@ class Repeated(Exchange, Protocol):
     """An exchange that is compiled once and started in every step."""
 
     def fits(self, schedule: Schedule, held: Endpoint) -> bool:
-        """Tell whether it can be started for an exchange, once it is over."""
+        """Tell whether this finished exchange can be started again for the given one."""
 
     def start(self) -> None:
-        """Begin the exchange once more; the one before is over."""
+        """Begin the exchange again; the previous one is over."""
 
     def free(self) -> None:
-        """Give the requests back to MPI; no exchange may be under way."""
+        """Free the MPI requests; no exchange may be under way."""
 
 
 class Unlocked:
-    """An exchange that goes on while other threads hold the interpreter's lock.
+    """An exchange that progresses while other threads hold the interpreter's lock.
 
-    No abstract class: to ask whether an object is of one would delay the shortest exchanges.
+    This is not an abstract class, whose isinstance checks would delay the shortest exchanges.
     """
 
     moves: int
 
     def wait(self, pace: Floats, waited: float, changed: Array) -> bool:
-        """Drive the exchange until something has changed for the caller; True: it is over.
+        """Drive the exchange until it is over (True), or until the caller has something to do.
 
-        pace (5,): s of patience at most; s of polling without sleeps after the last event; a
-        sleep's share of the s since then, and its shortest and longest s. waited: s since the last
+        pace (5,): most s of this call; s of polling without sleeps after the last event; a sleep's
+        share of the s since that event, and its shortest and longest s. waited: s since the last
         event. changed (1,) uint8: not 0 once the caller has something else to do.
         """
         raise NotImplementedError
@@ -71,10 +71,10 @@ class Unlocked:
 class Moving(Protocol):
     """A packet under way."""
 
-    packet: Array  # of one of unknown size once it is here
+    packet: Array  # after arrival, if the size was unknown
 
     def done(self) -> bool:
-        """Do what can be done now; True once the packet has left, or is here."""
+        """Make progress; return True once the packet has left, or has arrived."""
 
 
 class Lane(Protocol):
@@ -87,28 +87,28 @@ class Lane(Protocol):
         """Begin to receive a packet of known size into (n,), or into another array."""
 
     def bounded(self, most: int, peer: int) -> Moving | None:
-        """Begin to receive a packet of at most `most` bytes; None if it must be probed for."""
+        """Begin to receive a packet of at most `most` bytes; None: it must be probed for."""
 
     def probe(self, peer: int) -> Moving:
         """Begin to receive a packet of unknown size."""
 
     def progress(self) -> bool:
-        """Move on all packets under way; True if something happened."""
+        """Progress all packets under way; return True if something happened."""
 
     def quiet(self, first: Sequence[Moving]) -> bool:
-        """Tell whether one look shows that nothing happened to these packets; False: ask each."""
+        """Tell whether one test shows that nothing happened to these packets; False: test each."""
 
     def mark(self) -> Event:
         """Return the end of all work queued so far on the device that holds the packets."""
 
 
 class Path(Protocol):
-    """How packets get from their memory to MPI and back."""
+    """The interface of a path by which packets get from their memory to MPI and back."""
 
-    whole: int  # B from which a packet goes in pieces; 0 if MPI is not given the packet's memory
+    whole: int  # B from which a packet goes in pieces; 0: MPI does not access the packet's memory
 
     def join(self, comm: MPI.Intracomm) -> None:
-        """Get ready for native sums among these ranks; all of them call it."""
+        """Prepare native sums among these ranks; all of them call it."""
 
     def lane(self, comm: MPI.Intracomm, tag: int) -> Lane:
         """Return a lane for one exchange."""

@@ -1,4 +1,4 @@
-"""Where a rank computes, and how its packets get to MPI: chosen by all ranks at the start."""
+"""The device of a rank and the path of its packets to MPI, chosen by all ranks at the start."""
 
 import ctypes
 import os
@@ -29,22 +29,22 @@ SUMMERS = ("auto", "mpi", "nccl")
 SIZES = (
     256,
     2**22,
-)  # B of the probe's messages: MPI libraries send short and long messages differently
+)  # B of the probe's messages: MPI libraries send short and long messages by different protocols
 PATIENCE = 10.0  # s until a message of the probe counts as lost
 
 
 class Placement(NamedTuple):
-    """A rank's device and its ways to MPI."""
+    """A rank's device and its paths to MPI."""
 
     device: ComputeDevice
-    path: Path  # of packets on the device
-    host: Path  # of packets in memory of the host
-    shown: str  # for people
-    direct: bool = False  # MPI is given pointers of the device
-    by_nccl: bool = False  # NCCL makes native sums
+    path: Path  # for packets on the device
+    host: Path  # for packets in host memory
+    shown: str  # description for people
+    direct: bool = False  # MPI gets device pointers
+    by_nccl: bool = False  # NCCL computes native sums
 
     def header(self, compute: str, steps: int | None = None) -> RunHeader:
-        """Begin a timeline's header: who computes, and where unless that is NumPy."""
+        """Begin a timeline's header: what computes, and the device unless that is NumPy."""
         if self.path is PLAIN:
             return RunHeader(compute=compute, steps=steps)
         return RunHeader(compute=compute, steps=steps, device=self.device.name, buffers=self.shown)
@@ -54,9 +54,9 @@ ON_HOST = Placement(HOST, PLAIN, PLAIN, "in memory of the host")
 
 
 def find_device(name: str, place: int | None = 0) -> ComputeDevice:
-    """Open a device by name for the rank with number `place` on its host, ranks in turn.
+    """Open a device by name for rank `place` of its host; ranks take GPUs in turn.
 
-    None: the GPU that this thread uses now.
+    place None: the GPU that this thread uses now.
     """
     check_device(name)
     if name == "cpu":
@@ -68,11 +68,11 @@ def find_device(name: str, place: int | None = 0) -> ComputeDevice:
 
 
 def choose_placement(name: str, comm: MPI.Intracomm, *, current: bool = False) -> Placement:
-    """Open the named device for this rank, and agree on a way for packets; all ranks call it.
+    """Open the named device for this rank, and agree on a path for packets; all ranks call it.
 
-    Ranks of a host take its GPUs in turn, or each its `current` one. Where MPI says that it takes
-    pointers of a device, and a message around all ranks arrives, packets go that way; otherwise
-    through memory of the host. Where all ranks have a GPU of their own, native sums are NCCL's.
+    Ranks of a host take its GPUs in turn, or each its `current` one. Packets go by device pointers
+    if MPI says that it takes these and test messages among all ranks arrive; otherwise through host
+    memory. If every rank has its own GPU, NCCL computes native sums.
     """
     keep_freed_memory()
     hosts = agree.gather_text(socket.gethostname(), comm)
@@ -85,7 +85,7 @@ def choose_placement(name: str, comm: MPI.Intracomm, *, current: bool = False) -
         return ON_HOST
     direct, shown = _pointers(device, mode, comm)
     by_nccl, why = native_sums_by_nccl(device, sums, comm)
-    device.use("compute")  # for arrays that the caller makes now
+    device.use("compute")  # for arrays that the caller makes next
     own = CUT if device is HOST else POINTED if direct else CHUNK
     cut = int(
         min(agree.gather_numbers(own, comm))
@@ -108,7 +108,7 @@ def _mode(switch: str, modes: Sequence[str]) -> str:
 
 
 def native_sums_by_nccl(device: ComputeDevice, mode: str, comm: MPI.Intracomm) -> tuple[bool, str]:
-    """Tell whether NCCL makes all ranks' native sums, and why; all ranks call it."""
+    """Tell whether NCCL computes all ranks' native sums, and why; all ranks call it."""
     card = f"{socket.gethostname()} {device.card}" if device.card else ""
     cards, lacks = agree.gather_text(card, comm), agree.gather_text(device.lacks(), comm)
     first = {card: rank for rank, card in reversed([*enumerate(cards)])}
@@ -136,7 +136,7 @@ def _with_nccl(path: Path, device: ComputeDevice, comm: MPI.Intracomm) -> Path:
 
 
 def _pointers(device: ComputeDevice, mode: str, comm: MPI.Intracomm) -> tuple[bool, str]:
-    """Tell whether all ranks may give MPI pointers of their devices, and why."""
+    """Tell whether all ranks may pass device pointers to MPI, and why."""
     says = cuda_support(comm)
     asked = mode != "staged" and (bool(says) or mode == "direct")
     if not min(agree.gather_numbers(asked, comm)):
@@ -151,7 +151,7 @@ def _pointers(device: ComputeDevice, mode: str, comm: MPI.Intracomm) -> tuple[bo
 
 
 def cuda_support(comm: MPI.Intracomm) -> str:
-    """Tell how MPI announces that it takes pointers of a GPU: as in MPI 4.1, as Open MPI, or ""."""
+    """Tell how MPI announces that it takes GPU pointers: as in MPI 4.1, as Open MPI does, or ""."""
     kinds = comm.Get_info().get("mpi_memory_alloc_kinds") or ""
     if "cuda" in kinds:
         return f"mpi_memory_alloc_kinds is {kinds}"

@@ -1,4 +1,4 @@
-"""Packets of a device on their way through MPI: by device pointers, or in chunks by host memory."""
+"""The paths for device packets: by device pointers, or in chunks through host memory."""
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
@@ -14,21 +14,21 @@ from commsched.run.wire.device import ComputeDevice, Event, Instant
 from commsched.run.wire.host import pieces
 from commsched.run.wire.path import Exchange, Moving, PendingMove
 
-CHUNK = 2 * 2**20  # B; a copy of this size by PCIe takes longer than its start; not tuned yet
+CHUNK = 2 * 2**20  # B; a PCIe copy of this size takes longer than its start-up; not tuned yet
 POINTED = 64 * 2**20  # B; pieces of packets that MPI stages itself overlap, too
 SLOTS = 2  # chunks of a packet in host memory: one is copied while the other is with MPI
 LEAST = 4096  # B of the smallest buffer kept for reuse
 
 
 class PinnedPool(NamedTuple):
-    """Memory that MPI reads or writes: (n,) uint8 at the start of a reusable buffer."""
+    """Memory for MPI to read or write: (n,) uint8 at the start of a reusable buffer."""
 
     memory: Array
     whole: Array
 
 
 class StagedPath:
-    """Through pinned memory of the host: the copy of a chunk and the message of another overlap."""
+    """A path through pinned host memory: the copy of one chunk overlaps the message of another."""
 
     slots = SLOTS
     whole = 0
@@ -38,27 +38,27 @@ class StagedPath:
         self._free: dict[int, list[Array]] = defaultdict(list)  # by B, a power of two
 
     def _take(self, nbytes: int) -> PinnedPool:
-        """Return memory of the host; freed memory is used again, because pinning takes long."""
+        """Return host memory; freed memory is reused, because pinning is slow."""
         size = max(LEAST, 1 << (nbytes - 1).bit_length())
         free = self._free[size]
         whole = free.pop() if free else self.device.host(size)
         return PinnedPool(whole[:nbytes], whole)
 
     def out(self, piece: Array) -> tuple[Event, PinnedPool]:
-        """Return memory that MPI may read for (n,) uint8 of the device, from the event on."""
+        """Return memory with (n,) uint8 of the device, which MPI may read after the event."""
         room = self._take(piece.nbytes)
         return self.device.copy_out(piece, room.memory) if piece.nbytes else Instant(), room
 
     def room(self, piece: Array) -> tuple[Event, PinnedPool]:
-        """Return memory that MPI may write for (n,) uint8 of the device, from the event on."""
+        """Return memory for (n,) uint8 of the device, which MPI may write after the event."""
         return Instant(), self._take(piece.nbytes)
 
     def put(self, room: PinnedPool, piece: Array) -> Event:
-        """Bring what MPI has written to its place; it is there from the event on."""
+        """Copy received data to its place on the device; the copy is complete at the event."""
         return self.device.copy_in(room.memory, piece) if piece.nbytes else Instant()
 
     def give(self, room: PinnedPool) -> None:
-        """Take back memory that is free again."""
+        """Take back memory that is no longer used."""
         self._free[len(room.whole)].append(room.whole)
 
     def join(self, comm: MPI.Intracomm) -> None:
@@ -72,7 +72,7 @@ class StagedPath:
 
 
 class Pointers(StagedPath):
-    """MPI reads and writes the device's memory, once the device has finished its earlier work."""
+    """A path by pointers: MPI accesses device memory once the device's earlier work is done."""
 
     slots = 2**31
 
@@ -85,10 +85,10 @@ class Pointers(StagedPath):
         return Instant()
 
     def give(self, room: PinnedPool) -> None:
-        """Nothing to take back: the memory is the packet's own."""
+        """Do nothing: the memory is the packet's own."""
 
     def native(self, held: Endpoint, comm: MPI.Intracomm) -> Exchange:
-        """Sum through the host: MPIs crash when they reduce on a device, or copy to the host."""
+        """Sum in host memory: MPI libraries crash when they reduce on a device or copy from it."""
         return HostSum(self._sums, held, comm)
 
     @cached_property
@@ -97,11 +97,11 @@ class Pointers(StagedPath):
 
 
 class Ordered:
-    """The messages of one exchange; those between the same two ranks keep their order.
+    """The messages of one exchange; messages between the same two ranks keep their order.
 
     MPI matches messages in the order in which they are posted. So a packet is posted only once the
-    packet before it, to or from the same rank, is posted completely. Each packet has memory of its
-    own: a packet that one rank does not take yet does not delay packets to other ranks.
+    previous packet to or from the same rank is posted completely. Each packet has its own memory:
+    a packet that its receiver does not take yet does not delay packets to other ranks.
     """
 
     def __init__(self, way: StagedPath, comm: MPI.Intracomm, tag: int) -> None:
@@ -115,7 +115,7 @@ class Ordered:
         return chunks
 
     def _in_turn(self, direction: str, peer: int, chunks: "Chunks") -> "Chunks":
-        """Begin a packet of known size after the packet before it with the same rank."""
+        """Begin a packet of known size after the previous packet to or from the same rank."""
         chunks.before = self._last.get((direction, peer))
         self._last[direction, peer] = chunks
         return self._begin(chunks)
@@ -133,7 +133,7 @@ class Ordered:
     def receive(self, packet: Array, peer: int) -> Moving:
         way, comm = self.way, self.comm
         if isinstance(packet, np.ndarray) and way.device.module is not np:
-            packet = way.device.module.empty(packet.shape, packet.dtype)  # only the size counts
+            packet = way.device.module.empty(packet.shape, packet.dtype)  # only the size matters
 
         def post(memory: Array) -> MPI.Request:
             return comm.Irecv([memory, MPI.BYTE], peer, self.tag)
@@ -141,7 +141,7 @@ class Ordered:
         return self._in_turn("from", peer, Chunks(way, packet, way.room, post, way.put))
 
     def bounded(self, most: int, peer: int) -> None:
-        """Return None: the chunks themselves tell how long a packet is."""
+        """Return None: a packet's length follows from its chunks."""
 
     def probe(self, peer: int) -> Moving:
         return self._begin(ProbedChunks(self.way, self.comm, peer, self.tag))
@@ -160,7 +160,7 @@ class Ordered:
 
 
 class Chunks:
-    """A packet that goes chunk by chunk: its memory prepared, given to MPI, then brought home."""
+    """A packet sent or received in chunks: each is prepared, passed to MPI, then completed."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class Chunks:
         finish: Callable[[PinnedPool, Array], Event] | None,
     ) -> None:
         self.packet = packet
-        self.before: Chunks | None = None  # posted first
+        self.before: Chunks | None = None  # previous packet, which is posted first
         self._way, self._prepare, self._post, self._finish = way, prepare, post, finish
         self._ahead = deque(pieces(packet, way.cut)) if packet is not None else deque()
         self._prepared: deque[tuple[Event, PinnedPool, Array]] = deque()
@@ -180,7 +180,7 @@ class Chunks:
 
     @property
     def posted(self) -> bool:
-        """Whether MPI has all of it, or knows where all of it goes."""
+        """Tell whether all chunks have been passed to MPI."""
         return not self._ahead and not self._prepared
 
     @property
@@ -192,13 +192,13 @@ class Chunks:
         return self.over
 
     def advance(self) -> bool:
-        """Do what can be done now; True where something happened."""
+        """Make progress without waiting; return True if something happened."""
         moved = self._end_chunks()
         moved = self._prepare_chunks() or moved
         return self._post_chunks() or moved
 
     def _end_chunks(self) -> bool:
-        """Complete chunks, and free the memory of those that have arrived."""
+        """Complete chunks, and free the memory of arrived ones."""
         moved = False
         while self._finishing and self._finishing[0][0].done():
             self._way.give(self._finishing.popleft()[1])
@@ -225,7 +225,7 @@ class Chunks:
         return self._ahead.popleft() if self._ahead else None
 
     def _post_chunks(self) -> bool:
-        """Give MPI the chunks that are ready, in order."""
+        """Pass the ready chunks to MPI, in order."""
         if self.before is not None and self.before.posted:
             self.before = None
         moved = False
@@ -237,7 +237,7 @@ class Chunks:
 
 
 class ProbedChunks(Chunks):
-    """A packet of unknown size: probed chunk by chunk until one is shorter than a whole one."""
+    """A packet of unknown size, probed chunk by chunk until one is shorter than a whole chunk."""
 
     def __init__(self, way: StagedPath, comm: MPI.Intracomm, peer: int, tag: int) -> None:
         super().__init__(way, None, way.room, self._take, way.put)
@@ -292,7 +292,7 @@ class HostSum(Chunks):
         self._ahead = deque(piece for piece in self._ahead if len(piece))
         self.sent = values.nbytes
         self.moves = 0
-        self.coded = 0.0  # the time in which MPI adds is unknown
+        self.coded = 0.0  # MPI's time for additions is unknown
 
     def progress(self) -> bool:
         """Begin and end chunks; True once the sum is over."""
