@@ -16,11 +16,11 @@ from commsched.program.stages import PipelineStrategy, degrees_of
 from commsched.run.job import agree
 from commsched.train.sample_order import check_batch
 
-Make = Callable[[Net, int], Plan]  # of a net and a number of ranks
+Make = Callable[[Net, int], Plan]  # (net, number of ranks) -> plan
 
 
 def check_strategy(plan: Plan, strategy: str) -> None:
-    """Refuse a plan of another strategy, as all ranks do."""
+    """Raise an error on all ranks if the plan has another strategy."""
     if plan.strategy != strategy:
         raise Agreed(f"the plan has strategy {plan.strategy!r}, but --strategy is {strategy!r}")
 

@@ -14,7 +14,7 @@ from commsched.train.schedules import CONSTANT, Rates, RateSchedule
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a training depends on in addition to its net, its plan and its data."""
+    """The settings of a training, in addition to its net, its plan and its data."""
 
     optimizer: str
     rate: float
@@ -23,20 +23,20 @@ class Settings:
     fold: int = 0  # the held-out fold
     half: bool = False  # compute in 16 bits
     schedule: RateSchedule = CONSTANT
-    steps: int = 0  # of the training; only schedules that end with it need them
+    steps: int = 0  # of the training, for schedules that depend on its end
 
     def rates(self) -> Rates:
-        """Return the learning rates of a training that begins."""
+        """Return the learning rates of a new training."""
         return Rates(self.rate, self.schedule, self.steps)
 
 
 class Assignment(NamedTuple):
-    """Everything that a worker is built from."""
+    """The arguments from which a worker is built."""
 
     net: TrainableNet
     data: Data
     plan: Plan
     settings: Settings
     rank: int
-    module: Any = np  # whose arrays compute
-    beat: Callable[[], None] = lambda: None  # notes progress while the worker is made
+    module: Any = np  # array module for the computation
+    beat: Callable[[], None] = lambda: None  # reports progress while the worker is made

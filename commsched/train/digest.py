@@ -1,4 +1,4 @@
-"""Digests of the parameters at a training's end; ranks that share a tensor must agree."""
+"""Digests of the parameters at a training's end; ranks with equal tensors must agree."""
 
 import hashlib
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ def digests_of(values: Mapping[str, Array]) -> dict[str, str]:
 
 
 def digest_of(digests: Mapping[str, str]) -> str:
-    """Return one SHA-256 of all tensors, however they are divided among ranks."""
+    """Return one SHA-256 of all tensors, independent of their division among ranks."""
     lines = "".join(f"{name} {digests[name]}\n" for name in sorted(digests))
     return hashlib.sha256(lines.encode()).hexdigest()
 

@@ -15,7 +15,7 @@ from commsched.train.optimizers import find_optimizer
 from commsched.train.sample_order import batch_of
 from commsched.train.samples import Samples
 
-ROUND = 10  # steps between two looks at the masks
+ROUND = 10  # steps between two masks
 QUEUE, NEAR = 5, 0.1  # masks that must agree, and the share in which they may differ
 
 Masks = Mapping[str, Array]
@@ -23,7 +23,7 @@ Masks = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What to call after each step. All are equal: each rank has its own and the same warm-up."""
+    """The function to call after each step; all compare equal, so that ranks share a warm-up."""
 
     call: Callable[[], None] = field(compare=False)
 
@@ -41,8 +41,8 @@ def warm_up(
     """Return the parameters, float32, after a dense warm-up with Adam on the first batches.
 
     Every ROUND steps each tensor's `kept` largest magnitudes are its mask. The warm-up ends
-    once each of the QUEUE masks before differs from the last mask in at most NEAR of its elements,
-    or after `most` steps. `beat` is called after each.
+    once each of the QUEUE previous masks differs from the last mask in at most NEAR of its
+    elements, or after `most` steps. `beat` is called after each step.
     Source: You et al., "Drawing early-bird tickets", ICLR 2020, which compares whole channels after
     every epoch and divides by all channels, kept or not.
     """
@@ -61,7 +61,7 @@ def warmed(
     most: int,
     beat: Beat,
 ) -> dict[str, Array]:
-    """Return what `warm_up` does, the same arrays in every call."""
+    """Return the result of `warm_up`, cached: the same arrays in every call."""
     values, adam = net.start(seed), find_optimizer("adam")
     state = {n: {word: np.zeros_like(v) for word in adam.words} for n, v in values.items()}
     before: deque[Masks] = deque(maxlen=QUEUE)
@@ -81,7 +81,7 @@ def warmed(
 
 
 def distance(one: Masks, other: Masks) -> float:
-    """Return the share of a mask's elements that another mask of these sizes does not keep."""
+    """Return the share of a mask's elements that are not in another mask of equal sizes."""
     size = sum(len(index) for index in one.values())
     shared = sum(len(np.intersect1d(one[n], other[n], assume_unique=True)) for n in one)
     return 1.0 - shared / size if size else 0.0

@@ -1,4 +1,4 @@
-"""One batch on its way through a net, layer by layer: forward in order, backward in reverse."""
+"""The passes of one batch through a net, layer by layer: forward in order, backward in reverse."""
 
 from collections.abc import Collection, Generator, Iterable, Iterator
 from functools import reduce
@@ -42,9 +42,9 @@ def added(scores: Iterable[Score]) -> Score:
 
 
 class ForwardBackward:
-    """A batch under way through layers [first, stop) of a net; `above` and `below` are at its ends.
+    """A batch in its passes through layers [first, stop) of a net.
 
-    A gradient is complete once all layers that read its parameter have been passed.
+    A parameter's gradient is complete once backward has passed all layers that read the parameter.
     """
 
     def __init__(self, net: TrainableNet, parameters: Parameters, inputs: Array) -> None:
@@ -55,29 +55,29 @@ class ForwardBackward:
         self._partial: Gradients = {}
 
     def forward(self, index: int) -> None:
-        """Go through a layer."""
+        """Go forward through a layer."""
         alone(self.forward_sums(index))
 
     def forward_sums(self, index: int) -> Generator[Any, Array, None]:
-        """Go through a layer; yield what tensor-parallel ranks must sum."""
+        """Go forward through a layer; yield the parts that tensor-parallel ranks must sum."""
         layer = self._net.layers[index]
         found = yield from layer.forward_sums(self._parameters, self.values)
         self.values, self._kept[index] = found
 
     def copy(self) -> "ForwardBackward":
-        """Return the batch for another backward through these layers, without moving its data."""
+        """Return a copy for another backward through these layers; its arrays are shared."""
         other = ForwardBackward(self._net, self._parameters, self.values)
         other._kept, other._partial = dict(self._kept), dict(self._partial)
         return other
 
     def activations(self, index: int) -> Kept:
-        """Return what a layer keeps until its backward."""
+        """Return the arrays that a layer keeps until its backward."""
         return self._kept[index]
 
     def score(self, targets: Array, weight: float) -> Score:
         """Compare the scores of the last layer, (..., classes), with the right classes, (...).
 
-        The gradient that goes back is the gradient of `weight` times the summed loss.
+        Backward starts from the gradient of `weight` times the summed loss.
         """
         scores = as_float32(self.values).reshape(-1, self.values.shape[-1])
         right = targets.reshape(-1)
@@ -91,7 +91,7 @@ class ForwardBackward:
         return alone(self.backward_sums(index))
 
     def backward_sums(self, index: int) -> Generator[Any, Array, Gradients]:
-        """Go back through a layer; yield what tensor-parallel ranks must sum."""
+        """Go back through a layer; yield the parts that tensor-parallel ranks must sum."""
         layer = self._net.layers[index]
         kept = self._kept.pop(index)
         self.above, found = yield from layer.backward_sums(self._parameters, kept, self.above)
@@ -104,10 +104,10 @@ class ForwardBackward:
 
 
 class RecomputingForwardBackward(ForwardBackward):
-    """A pass that keeps the inputs of segments, and computes each segment again on its way back.
+    """Passes that keep only the inputs of segments, and recompute each segment before its backward.
 
-    Segments begin at the layers `starts`, which include the first layer. If the parameters are
-    the same on both ways, the bits are, too.
+    Segments begin at the layers `starts`, which include the first layer. If the parameters do not
+    change between the passes, the bits are equal.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""All ranks of a training in one process, without MPI: equal in bits and bytes to a real run."""
+"""All ranks of a training in one process, without MPI: bits and sent bytes equal a real run's."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ Key = tuple[int, int, str]  # rank, step, operation
 
 
 class InProcessTraining:
-    """The learners of all ranks, step by step; their operations in any order that inputs allow.
+    """The learners of all ranks, which perform a step's operations in any order that inputs allow.
 
     An exchange happens once all of its ranks have reached it; a message arrives when it is sent.
     """
@@ -59,10 +59,10 @@ class InProcessTraining:
         self._mails: dict[int, CodedMail] = {}
         self._done: set[Key] = set()
         self._overflow: dict[int, bool] = {}
-        self._reports: dict[int, int] = {}  # step -> ranks that have said whether it overflowed
+        self._reports: dict[int, int] = {}  # step -> ranks that have reported its overflow
         flushes = isinstance(self._strategy, PipelineStrategy) and self._strategy.flushes
         self._agree = flushes and settings.half and not self._strategy.decides
-        self.sent = 0  # B handed over by all ranks so far
+        self.sent = 0  # B sent by all ranks so far
         for learner in self.learners:
             learner.report = self._report
             learner.overflowed = self._overflow.__getitem__
@@ -97,9 +97,9 @@ class InProcessTraining:
         self._done.update((rank, step, op.name) for rank, op in zip(ranks, ops, strict=True))
 
     def _ready(self, rank: int, step: int, op: Op) -> bool:
-        """Tell whether the inputs of an operation are there; before the first step all are.
+        """Tell whether the inputs of an operation are complete; those before the first step are.
 
-        Stages update once all have said whether their 16-bit gradients overflowed.
+        Stages update once all have reported whether their 16-bit gradients overflowed.
         """
         if self._agree and op.kind is Kind.APPLY and self._reports.get(step, 0) < len(self._ranks):
             return False
@@ -116,7 +116,7 @@ class InProcessTraining:
         return group.ranks
 
     def _exchange(self, step: int, members: Sequence[int], ops: Sequence[Op]) -> None:
-        """Exchange among all members, whose operations differ in their inputs alone."""
+        """Exchange among all members, whose operations differ only in their inputs."""
         pairs = list(zip(members, ops, strict=True))
         ready = [self._buckets[rank].exchange(step, op) for rank, op in pairs]
         self.sent += exchange(ready[0].phase.schedule, [each.held for each in ready])
@@ -142,9 +142,9 @@ class InProcessTraining:
         return self._mails[rank]
 
     def evaluate(self, counts: bool = True) -> Score:
-        """Score the held-out samples, each rank its part, once all results are applied.
+        """Score the held-out samples, each rank its part, after all results are applied.
 
-        counts: the schedule of the rate sees the loss.
+        counts: the schedule of the rate observes the loss.
         """
         for learner in self.learners:
             learner.settle()
@@ -161,7 +161,7 @@ class InProcessTraining:
 
 
 def check_together(plan: Plan) -> None:
-    """Refuse plans that need MPI's own sums."""
+    """Reject plans that need MPI's own sums."""
     for launch in plan.launches:
         if find_method(launch.method).library:
             raise CommschedError(

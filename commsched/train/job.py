@@ -80,16 +80,16 @@ class TrainRequest:
     plan: Path | None
     method: str | None  # of a new plan
     params: Mapping[str, Param]  # of the new plan's strategy
-    planning: Mapping[str, Param]  # flag -> what is asked of the new plan
+    planning: Mapping[str, Param]  # flag -> setting of the new plan
     optimizer: str | None
     rate: float | None
     schedule: RateSchedule = CONSTANT
-    validate: bool = False  # hold out samples to learn instead of the fold
+    validate: bool = False  # hold out training samples instead of the fold
     batch: int
     seed: int
     fold: int
     precision: str | None
-    epochs: float | None  # instead of the options' steps
+    epochs: float | None  # replaces the steps of the options
     log: Path | None
     figure: Path | None
     checkpoint: Path | None
@@ -97,9 +97,9 @@ class TrainRequest:
     options: TrainOptions
     device: str  # "cpu" or "cuda"
     make: Make  # makes a plan if no file is given
-    made: Plan | None = None  # instead of a file, and of a new plan
-    check: Callable[[Plan, int], None] | None = None  # refuses too many steps of a plan
-    fits: Callable[[TrainableNet], None] = lambda _: None  # refuses a net that is too large
+    made: Plan | None = None  # replaces a plan file and a new plan
+    check: Callable[[Plan, int], None] | None = None  # raises an error for too many steps of a plan
+    fits: Callable[[TrainableNet], None] = lambda _: None  # raises an error for too large a net
 
 
 def train_job(wanted: TrainRequest, progress: bool) -> dict[str, Any] | None:
@@ -130,7 +130,7 @@ def _train(
         options = _options(wanted, len(data.train))
         settings = settings_of(wanted, plan, options.steps)
         check_end(plan, options.steps)
-        if (check := wanted.check) is not None:  # before anything is made; steps count below
+        if (check := wanted.check) is not None:  # before anything is made; `steps` is checked below
             agree.on_all_ranks(lambda: check(plan, 0), comm)
         worker, module = TRAINED[plan.strategy], place.device.module
         assigned = Assignment(net, data, plan, settings, comm.rank, module, dog.beat)
@@ -212,7 +212,7 @@ def _plan(
     place: Placement,
     beat: Callable[[], None],
 ) -> Plan:
-    """Return the plan of the file or of the checkpoint, or else make one for this net here."""
+    """Return the plan of the file or of the checkpoint; without both, make one for this net."""
     path = wanted.plan
     if path is None and wanted.resume and wanted.checkpoint is not None:
         path = wanted.checkpoint / PLAN
@@ -234,7 +234,7 @@ def _plan(
 
 
 def check_end(plan: Plan, steps: int) -> None:
-    """Refuse a number of steps that ends a DASO training in the middle of an epoch."""
+    """Reject a number of steps that ends a DASO training in the middle of an epoch."""
     batches = int(STRATEGIES[plan.strategy].settings(plan).get("batches", 1))
     if steps % batches:
         nearest = max(batches, round(steps / batches) * batches)
@@ -245,13 +245,13 @@ def check_end(plan: Plan, steps: int) -> None:
 
 
 def data_of(wanted: TrainRequest, net: TrainableNet) -> Data:
-    """Load what the net learns, and what scores it."""
+    """Load the training and the held-out samples of the net."""
     data = DATA[net.data](wanted.fold)
     return data.validation() if wanted.validate else data
 
 
 def settings_of(wanted: TrainRequest, plan: Plan, steps: int) -> Settings:
-    """Return what a training depends on: what the user asked for, else what suits the plan."""
+    """Return the settings of a training: the user's, or else the defaults for the plan."""
     planned = STRATEGIES[plan.strategy].settings(plan)
     optimizer = wanted.optimizer or str(planned.get("optimizer", "adam"))
     return Settings(
@@ -308,7 +308,7 @@ def _checkpoint_flags(
 
 
 def schedule_flags(schedule: RateSchedule, steps: int, evaluate: int) -> dict[str, str | int]:
-    """Return the flags of a schedule that decide a training's bits; none of a constant rate."""
+    """Return the flags of a schedule that decide a training's bits; {} for a constant rate."""
     if schedule == CONSTANT:
         return {}
     more = {"cosine": {"--steps": steps}, "plateau": {"--evaluate": evaluate}}

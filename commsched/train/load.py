@@ -1,4 +1,4 @@
-"""A net measured under the load of a run: every rank of the job trains it alone, all at once."""
+"""A net measured under the load of a run: all ranks train it at once, each by itself."""
 
 import math
 from collections.abc import Callable
@@ -33,9 +33,9 @@ from commsched.train.training import Training, TrainOptions
 from commsched.train.workers.learner import Learner
 from commsched.training_log import LogRow
 
-WARM, STEPS = 3, 16  # steps at least
-SECONDS = 0.5  # of counted steps at least: many times the few ms for which a thread keeps its core
-LAST = 1 / 8  # of the counted steps: not counted, as other ranks may have ended
+WARM, STEPS = 3, 16  # least warm-up and counted steps
+SECONDS = 0.5  # least s of counted steps: many times the few ms for which a thread keeps its core
+LAST = 1 / 8  # share of the last steps that is not counted, as other ranks may have ended
 DEFAULT = "momentum"  # optimiser, as in the plans of strategy "sync"
 SOLE = "ring+dense"  # among one rank nothing is exchanged
 
@@ -50,13 +50,12 @@ def net_under_load(
     seconds: float | None = None,
     beat: Callable[[], None] = lambda: None,
 ) -> Net:
-    """Return the net on all ranks, with the seconds of layers, optimiser and what is between steps.
+    """Return the net on all ranks, with the seconds of layers, optimiser and the gap between steps.
 
-    Settings are those of a rank on its own: `batch` is what one rank computes at once. Each rank
-    trains by a plan of one rank, as `commsched train` does, while all others do the same. If a node
-    has several, the first rank of each node also trains while the others sleep. `seconds`: of
-    counted steps at least; None: SECONDS. `beat` is called after each step, and more often, for a
-    watchdog.
+    Settings are those of a single rank: `batch` is the samples that one rank computes at once.
+    All ranks train at once, each by a plan of one rank, as `commsched train` does. If a node has
+    several ranks, its first rank also trains while the others sleep. `seconds`: least s of counted
+    steps; None: SECONDS. `beat` is called after each step, and more often, for a watchdog.
     """
     module = place.device.module
 
@@ -100,7 +99,7 @@ def net_under_load(
 
 
 def _alone(graph: Net, optimizer: str) -> Plan:
-    """Plan a training by one rank, whose update follows its backward pass."""
+    """Plan a training on one rank, in which the update follows the backward pass."""
     pieces = tuple(Piece(name, 0, tensor.numel) for name, tensor in graph.tensors.items())
     first = graph.layers[0].name
     launch = Launch(name="b0", pieces=pieces, after=first, method=SOLE, stream="inside")
@@ -114,18 +113,18 @@ def _alone(graph: Net, optimizer: str) -> Plan:
 
 @dataclass(frozen=True)
 class _LonelyTraining:
-    """A training by each rank on its own."""
+    """A training that each rank runs by itself."""
 
     net: TrainableNet
     plan: Plan
     settings: Settings
     place: Placement
     timeout: float
-    enough: float  # s of counted steps, at least
+    enough: float  # least s of counted steps
     beat: Callable[[], None]  # after each step
 
     def measure(self, comm: MPI.Intracomm, middle: Middle) -> tuple[Floats, int]:
-        """Train for long enough; return what `_seconds` says and the counted steps."""
+        """Train for long enough; return the result of `_seconds` and the counted steps."""
         steps, found = STEPS, self._seconds(STEPS, comm, middle)
         enough = math.ceil(self.enough / agree.largest(float(found.sum()), comm))
         if enough > steps:
@@ -133,7 +132,7 @@ class _LonelyTraining:
         return found, steps
 
     def _seconds(self, steps: int, comm: MPI.Intracomm, middle: Middle) -> Floats:
-        """Return (2 layers + 2) s of forward, backward, update, between steps.
+        """Return (2 layers + 2,) s: forward, backward, update, gap between steps.
 
         All ranks of `comm` wait for each other before the counted steps.
         """
@@ -159,9 +158,9 @@ class _LonelyTraining:
 
 
 def _seconds_of(plan: Plan, spans: list[Span], steps: int, middle: Middle) -> Floats:
-    """Return the seconds of each operation of the compute stream, and of what is between steps.
+    """Return the seconds of each operation of the compute stream, and of the gap between steps.
 
-    A layer lasts until the next one begins: what the loop does between them is the rank's work.
+    A layer lasts until the next one begins: work of the loop between layers is the rank's work.
     """
     layers = {layer.name: i for i, layer in enumerate(plan.net.layers)}
     apply = 2 * len(layers)  # its column
@@ -189,7 +188,7 @@ def _seconds_of(plan: Plan, spans: list[Span], steps: int, middle: Middle) -> Fl
 
 
 def _timed(graph: Net, seconds: Floats) -> Net:
-    """Give a net the seconds of each layer, of the update and of what is between steps."""
+    """Return the net with the seconds of each layer, the update and the gap between steps."""
     count = len(graph.layers)
     layers = tuple(
         replace(layer, forward=float(seconds[i]), backward=float(seconds[count + i]))
@@ -202,7 +201,7 @@ def _timed(graph: Net, seconds: Floats) -> Net:
 def settings_of_rank(
     batch: int, optimizer: str, seed: int = 0, fold: int = 0, half: bool = False
 ) -> Settings:
-    """Return the settings of a rank on its own; the rate does not matter to its seconds."""
+    """Return the settings of a single rank; the learning rate does not affect the seconds."""
     return Settings(
         optimizer=optimizer, rate=RATES[optimizer], batch=batch, seed=seed, fold=fold, half=half
     )

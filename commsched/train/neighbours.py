@@ -1,4 +1,4 @@
-"""Values that stages pass to each other while they are scored: by MPI, or inside one process."""
+"""The passing of values between stages during scoring: by MPI, or inside one process."""
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from commsched.run.wire.host import pieces
 
 
 class Neighbours(Protocol):
-    """The ranks to which a rank may send values, and from which it may receive values."""
+    """The ranks with which a rank exchanges values."""
 
     def give(self, values: Array, to: int) -> None:
         """Send contiguous values."""
@@ -31,7 +31,7 @@ def around(
     for k in range(1, len(ranks)):
         owner = (place - k) % len(ranks)
         came = np.empty(sizes[owner], own.dtype)
-        if place % 2 == 0:  # a circle of ranks that all give first would wait for ever
+        if place % 2 == 0:  # if all ranks of the circle gave first, they would wait for ever
             others.give(values, to)
             others.take(came, source)
         else:
@@ -57,7 +57,7 @@ class MpiNeighbours:
 
 
 class InProcessNeighbours:
-    """Neighbours as ranks of one process: one gives before the other takes."""
+    """Neighbours in one process: `give` must come before `take`."""
 
     def __init__(self, rank: int, kept: defaultdict[tuple[int, int], deque[Array]]) -> None:
         self._rank, self._kept = rank, kept

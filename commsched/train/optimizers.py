@@ -1,4 +1,4 @@
-"""Optimisers: they work element by element, so that any piece of a tensor can be updated alone."""
+"""Optimisers, which work element by element, so that any piece of a tensor can be updated."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -15,7 +15,7 @@ MOST = 2.0**24  # of a loss scale: float32 is exact for whole numbers up to here
 
 
 # Changes `values` (n,) float32 in place by a gradient and the optimiser's state;
-# arguments: values, gradient, kept, how many updates came before, rate.
+# arguments: values, gradient, kept, number of earlier updates, rate.
 Update = Callable[[Array, Array, Mapping[str, Array], int, float], None]
 
 
@@ -27,14 +27,14 @@ class Optimizer(NamedTuple):
 
 
 def _sgd(values: Array, gradient: Array, _: Mapping[str, Array], __: int, rate: float) -> None:
-    """x -= rate g."""
+    """Update by x -= rate g."""
     values -= np.float32(rate) * gradient
 
 
 def _momentum(
     values: Array, gradient: Array, kept: Mapping[str, Array], _: int, rate: float
 ) -> None:
-    """v = 0.9 v + g; x -= rate v."""
+    """Update by v = 0.9 v + g; x -= rate v."""
     velocity = kept["velocity"]
     velocity *= np.float32(MOMENTUM)
     velocity += gradient
@@ -78,8 +78,8 @@ def find_optimizer(name: str) -> Optimizer:
 class LossScale:
     """The factor of the loss, a power of 2, that keeps 16-bit gradients from vanishing.
 
-    It is halved when a gradient overflows, and that step is skipped; it is doubled after 2000 good
-    steps.
+    When a gradient overflows, the scale is halved and the step skipped; after 2000 good steps the
+    scale is doubled.
     Source: Micikevicius et al., "Mixed precision training", ICLR 2018.
     """
 
@@ -87,7 +87,7 @@ class LossScale:
         self.value, self.good = value, good
 
     def after(self, overflow: bool) -> None:
-        """Adapt the scale to a step that overflowed, or did not, on any rank."""
+        """Adapt the scale after a step; `overflowed` tells whether any rank overflowed."""
         if overflow:
             self.value, self.good = max(1.0, self.value / 2), 0
             return

@@ -11,7 +11,7 @@ from commsched import npz
 from commsched.arrays import Array
 from commsched.errors import CommschedError
 
-KEYS, LENGTH = "{", "("  # end the path of a dictionary and of a tuple; quoted keys have neither
+KEYS, LENGTH = "{", "("  # end the path of a dictionary and of a tuple; quoted keys contain neither
 
 
 def packed(values: Mapping[str, Any]) -> bytes:
@@ -39,7 +39,7 @@ def _arrays(path: str, value: Any) -> Iterator[tuple[str, Array]]:
 
 
 def unpacked(content: bytes, where: str) -> dict[str, Any]:
-    """Return what `packed` was given; `where` names the file in errors."""
+    """Return the argument of `packed` from its result; `where` names the file in errors."""
     try:
         found = npz.entries(io.BytesIO(content), len(content), deflated=False)
         value = _value("", {entry.name: entry.array() for entry in found})

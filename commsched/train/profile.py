@@ -1,4 +1,4 @@
-"""A net to train as a graph to plan with: measured seconds, kept bytes, sparse gradients."""
+"""The profile of a trainable net as a graph for planning: seconds, kept bytes, sparse gradients."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -25,14 +25,14 @@ BATCHES = 16  # profiled batches, after one warm-up batch
 
 @dataclass
 class SeenBatches:
-    """Measurements of a net while it went through some batches."""
+    """Measurements of a net over some batches."""
 
-    forward: list[list[float]] = field(default_factory=list)  # batch, layer: s
+    forward: list[list[float]] = field(default_factory=list)  # [batch][layer], s
     backward: list[list[float]] = field(default_factory=list)
     activation: list[int] = field(default_factory=list)  # B of each layer
     output: list[int] = field(default_factory=list)  # B of each layer
     experts: dict[int, list[Experts]] = field(default_factory=dict)  # layer -> of each batch
-    nonzeros: dict[str, Nonzeros] = field(default_factory=dict)  # of each tensor's gradients
+    nonzeros: dict[str, Nonzeros] = field(default_factory=dict)  # of gradients, by tensor
 
 
 def profile_net(
@@ -44,12 +44,12 @@ def profile_net(
     module: Any = np,
     settled: Callable[[], None] = lambda: None,
 ) -> Net:
-    """Go through some batches of `batch` samples, as one rank has them, and time each layer.
+    """Run some batches of one rank, `batch` samples each, and time each layer.
 
     Arrays are of `module`; `settled` waits until all work queued on its device is done.
 
-    Seconds are medians on this machine, in this process. Gradients get the law of their non-zeros
-    in these batches. With `half` layers compute in 16 bits.
+    Seconds are medians on this machine, in this process. Gradients get the sparsity law of these
+    batches. With `half` layers compute in 16 bits.
     """
     train = DATA[net.data](fold).train
     check_batch(batch, len(train), 1)
@@ -78,9 +78,9 @@ def profile_net(
 
 
 def _sharing(layer: TrainableLayer, output: int, half: bool) -> dict[str, Any]:
-    """Return how tensor-parallel ranks share a layer, of the bytes of its outputs.
+    """Return the fields of a layer that tensor-parallel ranks can share, from its output bytes.
 
-    Each keeps whole what enters the columns, and the norm that makes it: two times the outputs.
+    Each rank keeps the whole inputs of the columns, and of the norm before: twice the outputs.
     """
     cuts = [start.cut for start in layer.tensors.values() if start.cut is not None]
     if not cuts or any(cut.experts for cut in cuts):

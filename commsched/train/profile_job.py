@@ -1,4 +1,4 @@
-"""`commsched profile`: all ranks measure a net, rank 0 returns it."""
+"""`commsched profile`: all ranks measure a net, and rank 0 returns the net."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -28,13 +28,13 @@ def profile_job(
     device: str,  # "cpu" or "cuda"
     timeout: float,  # s without progress
     threads: int,  # of each rank's matrix products; 0: not known
-    seconds: float,  # of counted steps, at least
-    check: Callable[[TrainableNet], None],  # refuses a net that is too large
+    seconds: float,  # least s of counted steps
+    check: Callable[[TrainableNet], None],  # raises an error for a net that is too large
 ) -> Net | None:
     """Measure a net on all ranks at once; return it on rank 0, None on the others."""
 
     def checked() -> TrainableNet:
-        """Return the net to measure, if it can be measured like this."""
+        """Return the net to measure; raise an error if the options do not allow it."""
         check_timeout(timeout)
         check_device(device)
         find_optimizer(optimizer)

@@ -1,4 +1,4 @@
-"""All nets that can be trained, and all data to train them on, by name; the sizes in a name."""
+"""The registries of trainable nets and of their data, by name, and the sizes in a net's name."""
 
 from commsched.coding import parameters as read
 from commsched.registry import Registry
@@ -12,7 +12,7 @@ DATA: Registry[Source] = Registry("data", "commsched.train.data")
 def sizes(parameters: list[str], known: dict[str, tuple[int, int, int]]) -> list[int]:
     """Read the sizes behind a net's name, such as 64 and 2 in `mlp:64:2`.
 
-    Each known size is a whole number, name -> (least, default, most); else it takes its default.
+    `known`: name -> (least, default, most); a missing size takes its default.
     """
     read.at_most(parameters, len(known))
     given = [*parameters, *[""] * (len(known) - len(parameters))]

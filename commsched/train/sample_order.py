@@ -1,4 +1,4 @@
-"""Which samples a step learns: an order per epoch, from a counter-based generator."""
+"""The samples of a step: an order per epoch, from a counter-based generator."""
 
 from functools import lru_cache
 
@@ -8,15 +8,15 @@ from commsched.kernels import random
 
 
 def epoch_of(step: int, batch: int, samples: int) -> tuple[int, int]:
-    """Return the epoch of a step, and the step's number in it; epochs have whole batches only."""
+    """Return the epoch of a step, and the step's index in it; epochs have whole batches only."""
     return divmod(step, samples // batch)
 
 
 def batch_of(seed: int, step: int, batch: int, samples: int) -> Array:
-    """Return the numbers of a step's samples, for all ranks together: (batch,).
+    """Return the indices of a step's samples over all ranks: (batch,).
 
-    They depend only on the seed, the epoch and the step's place in the epoch: they are equal after
-    a resume, and for every number of ranks.
+    The indices depend only on the seed, the epoch and the step's index in the epoch: they are equal
+    after a resume, and for every number of ranks.
     """
     epoch, place = epoch_of(step, batch, samples)
     return _order(seed, epoch, samples)[place * batch : (place + 1) * batch]
@@ -33,7 +33,7 @@ def part_of(count: int, rank: int, ranks: int) -> slice:
 
 
 def check_batch(batch: int, samples: int, parts: int, what: str = "ranks") -> None:
-    """Refuse a batch that cannot be shared evenly, or that no epoch holds."""
+    """Reject a batch that cannot be shared evenly, or that is larger than an epoch."""
     if not 1 <= batch <= samples:
         raise CommschedError(f"--batch must be from 1 to the {samples} samples, got {batch}")
     if batch % parts:

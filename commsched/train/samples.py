@@ -1,4 +1,4 @@
-"""Samples with their right classes, and the share of them that is held out."""
+"""Samples with their right classes, and the held-out share of the samples."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,17 +18,17 @@ FOLDS = 5  # parts of the samples; one is held out
 class Samples:
     """Inputs of a net and the right classes; the first axis of both is the samples.
 
-    Equal are only the same samples, without a look at their values.
+    Objects compare by identity, not by values.
     """
 
     inputs: Array  # float32, or whole numbers
-    targets: Array  # whole numbers: a class per sample, or one per place of it
+    targets: Array  # whole numbers: a class per sample, or per position of a sample
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def of(self, index: Array) -> "Samples":
-        """Return the samples with these numbers."""
+        """Return the samples with these indices."""
         return Samples(self.inputs[index], self.targets[index])
 
     def spread(self, most: int) -> "Samples":
@@ -37,15 +37,15 @@ class Samples:
 
 
 class Data(NamedTuple):
-    """Samples to learn, and held-out samples to score."""
+    """Training samples, and held-out samples."""
 
     train: Samples
     held_out: Samples
 
     def validation(self) -> "Data":
-        """Hold out the last fifth of the samples to learn; nobody sees what was held out before.
+        """Hold out the last fifth of the training samples; earlier held-out samples are not used.
 
-        No more are scored than were held out before.
+        At most as many samples are held out as before.
         """
         count = len(self.train)
         found = split(self.train, np.arange(count) * FOLDS // count == FOLDS - 1)
@@ -61,7 +61,7 @@ def split(samples: Samples, held_out: Array) -> Data:
 
 
 def scikit_learn(what: str, file: str) -> Path:
-    """Find a file that comes with scikit-learn, whose import would take 2 s on every rank."""
+    """Find a file of scikit-learn without importing it, which would take 2 s on every rank."""
     found = find_spec("sklearn")
     if found is None or not found.submodule_search_locations:
         raise CommschedError(

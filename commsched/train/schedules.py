@@ -1,4 +1,4 @@
-"""How the learning rate changes over a training: steps, cosine, plateau, after a warm-up."""
+"""Schedules of the learning rate over a training: steps, cosine, plateau, after a warm-up."""
 
 from dataclasses import dataclass
 from math import cos, inf, isfinite, pi, sqrt
@@ -9,14 +9,14 @@ from commsched.arrays import Array
 from commsched.errors import CommschedError
 
 FORMS = "constant, steps:FACTOR:STEP:..., cosine[:LEAST], plateau:FACTOR:PATIENCE"
-LEVELS = 20  # thetas that a tied codec may have
+LEVELS = 20  # number of thetas of a tied codec
 
 
 @dataclass(frozen=True, kw_only=True)
 class RateSchedule:
-    """The share of the learning rate that each step has.
+    """The share of the learning rate in each step.
 
-    After `warm_up` steps, in which the share rises evenly to 1:
+    The share rises linearly to 1 in `warm_up` steps, and then is:
         constant  1
         steps     factor^(number of `at` that are reached)
         cosine    least + (1 - least) (1 + cos(pi t / T)) / 2,  t of T steps after the warm-up
@@ -49,9 +49,9 @@ CONSTANT = RateSchedule()
 
 
 class Rates:
-    """The learning rates of a training; all ranks see the same losses, and have the same rates.
+    """The learning rates of a training; all ranks observe equal losses and have equal rates.
 
-    A plateau: more than `patience` evaluations in a row whose held-out loss is not below the best.
+    A plateau is more than `patience` consecutive evaluations without a new least held-out loss.
     """
 
     def __init__(self, rate: float, schedule: RateSchedule, steps: int) -> None:
@@ -63,7 +63,7 @@ class Rates:
         return self._rate * self._schedule.share(step, self._steps) * self._factor
 
     def observe(self, loss: float) -> None:
-        """Take the held-out loss of all ranks; a loss that is not finite is no better."""
+        """Take the held-out loss of all ranks; a loss that is not finite is no improvement."""
         if self._schedule.kind != "plateau":
             return
         if loss < self._best:
@@ -74,11 +74,11 @@ class Rates:
             self._factor, self._bad = self._factor * self._schedule.factor, 0
 
     def numbers(self) -> Array:
-        """Return what a checkpoint holds: (3,) float64."""
+        """Return the state for a checkpoint: (3,) float64."""
         return np.array([self._factor, self._best, self._bad], np.float64)
 
     def restore(self, numbers: Array) -> None:
-        """Take what `numbers` returned."""
+        """Restore the state that `numbers` returned."""
         factor, best, bad = numbers.tolist()
         self._factor, self._best, self._bad = factor, best, int(bad)
 
@@ -134,7 +134,7 @@ def _share(text: str) -> float:
 def tied(
     method: str, per_rate: float, rate: float, schedule: RateSchedule, steps: int
 ) -> dict[int, str]:
-    """Return a method with the codec `fft` by the step from which its dropped share theta holds.
+    """Return the methods by first step: codec `fft` with a dropped share theta tied to the rate.
 
         theta_t^2 = L eta_t
 

@@ -36,7 +36,7 @@ from commsched.train.trials import HeldOutScore, OneTraining, Trainings
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """The trainings to do, and the file of their results."""
+    """The trainings of a sweep, and the file of their results."""
 
     path: Path
     folds: range
@@ -47,7 +47,7 @@ class Sweep:
 def sweep(wanted: TrainRequest, chosen: Sweep) -> Trainings | None:
     """Train with the folds and seeds that the file lacks; rank 0 returns all trainings.
 
-    All ranks call it. Random numbers of codecs are those of the training's own seed.
+    All ranks call it. Codecs draw random numbers from the seed of the training.
     """
     comm = MPI.COMM_WORLD
     with errors_end_the_job(comm):
@@ -65,7 +65,7 @@ def sweep(wanted: TrainRequest, chosen: Sweep) -> Trainings | None:
 
 
 def _check(wanted: TrainRequest, chosen: Sweep, plan: Plan) -> None:
-    """Refuse what no training of the plan can be made with."""
+    """Reject options with which the plan cannot be trained."""
     checked(wanted)
     check_strategy(plan, wanted.strategy)
     check_end(plan, wanted.options.steps)
@@ -83,7 +83,7 @@ def _check(wanted: TrainRequest, chosen: Sweep, plan: Plan) -> None:
 
 
 def _known(wanted: TrainRequest, chosen: Sweep, plan: Plan, rank: int) -> Trainings:
-    """Return the file's results on rank 0; refuse a file of other trainings."""
+    """Return the file's results on rank 0; reject a file of other trainings."""
     made: dict[str, str | int | float | bool] = {
         "--net": wanted.net,
         "--batch": wanted.batch,
@@ -130,7 +130,7 @@ def _one(
 
 
 def _together(wanted: TrainRequest, plan: Plan) -> OneTraining:
-    """Train all ranks of a plan in this process; what diverges stays so, without a loss."""
+    """Train all ranks of a plan in this process; after a divergence the loss stays None."""
     begun, net, options = time.process_time(), NETS[wanted.net], wanted.options
     settings = settings_of(wanted, plan, wanted.options.steps)
     ranks = InProcessTraining(net, data_of(wanted, net), plan, settings, TRAINED[plan.strategy])
@@ -157,7 +157,7 @@ def _together(wanted: TrainRequest, plan: Plan) -> OneTraining:
 
 
 def _by_ranks(wanted: TrainRequest, plan: Plan) -> OneTraining | None:
-    """Train with the ranks of this job; None on all but rank 0."""
+    """Train with the ranks of this job; return None on all but rank 0."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log.jsonl") if MPI.COMM_WORLD.rank == 0 else None
         found = train_job(replace(wanted, plan=None, made=plan, log=log), False)

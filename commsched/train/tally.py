@@ -1,4 +1,4 @@
-"""Scores of all ranks, added up in the order of the ranks while training goes on."""
+"""The sum of all ranks' scores in rank order, gathered while training continues."""
 
 import numpy as np
 from mpi4py import MPI
@@ -7,11 +7,11 @@ from commsched.run.engine.board import Board
 from commsched.run.engine.step_gather import StepGather
 from commsched.train.forward_backward import Score
 
-REMEMBERED = 1024  # steps: more than any worker's scores may be late
+REMEMBERED = 1024  # steps: more than the scores of any worker may be late
 
 
 class Tally:
-    """Gathers one score a step without waiting; all ranks post and read the same steps in order."""
+    """A gather of one score per step without waiting; all ranks post and read steps in order."""
 
     def __init__(self, comm: MPI.Intracomm, board: Board) -> None:
         self._scores = StepGather(comm, board, "score", "the scores")
@@ -23,7 +23,7 @@ class Tally:
         self._scores.ask(step, np.array([*score, overflow], np.float64))
 
     def total(self, step: int) -> tuple[Score, bool]:
-        """Return the score of all ranks, and whether any overflowed; waits for the last of them."""
+        """Return the score of all ranks, and whether any overflowed; wait for the last rank."""
         if step not in self._known:
             every = self._scores.take(step)
             loss, correct, guesses = (sum(column) for column in every[:, :3].T.tolist())

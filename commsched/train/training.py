@@ -1,4 +1,4 @@
-"""`commsched train`: a plan's program, executed by a real net on real data."""
+"""`commsched train`: execution of a plan's program by a real net on real data."""
 
 import math
 from collections import deque
@@ -38,17 +38,17 @@ from commsched.train.workers.trainee import Trainee
 from commsched.training_log import HeldOutRow, LogRow, TrainingLog
 
 FLUSH = 16  # steps after which spans are written
-NEWEST = 1000  # steps that are kept for a summary
+NEWEST = 1000  # newest steps kept for a summary
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """How long to train, and which files to write."""
+    """The length of a training, and the files to write."""
 
     steps: int
     evaluate: int = 50  # steps between scores of the held-out samples; 0: never
     every: int = 50  # steps between checkpoints
-    timeout: float = 60.0  # s without progress until the job is ended
+    timeout: float = 60.0  # s without progress after which the job ends
     timeline: Path | None = None
     progress: Callable[[LogRow], None] = lambda row: None  # called on all ranks
     taker: Callable[[Span], None] | None = None  # called with each span of this rank
@@ -70,10 +70,10 @@ class Training:
         self._learner, self._plan, self._comm = learner, plan, comm
         self._log, self._store, self._options = log, store, options
         self.rows: deque[LogRow] = deque(maxlen=NEWEST)
-        self.logged, self.sent = 0, 0  # steps, and B that this rank has sent in them
+        self.logged, self.sent = 0, 0  # logged steps, and B that this rank has sent in them
         self.held: HeldOutRow | None = None
         self._first = 0
-        self._open: list[tuple[int, float]] = []  # steps whose scores are under way, their seconds
+        self._open: list[tuple[int, float]] = []  # steps with scores under way, their seconds
         with watchdog(comm, "train", options.timeout) as dog:
             recorder = Recorder(comm.rank)
             self._measurement: Measurement | None = None
@@ -96,16 +96,16 @@ class Training:
         learner.overflowed = self._overflowed
 
     def _overflowed(self, step: int) -> bool:
-        """Tell whether all ranks skip a step: the program's decision, or their scores say so."""
+        """Tell whether all ranks skip a step, by the program's decision or by their scores."""
         if STRATEGIES[self._plan.strategy].decides == "overflow":
             return self._engine.buckets.decisions[decision_key(step, OVERFLOW)] > 0
         return self._tally.total(step)[1]
 
     def resume(self, manifest: Manifest, values: dict[str, Any]) -> None:
-        """Continue from a checkpoint with this rank's values of it."""
+        """Continue from a checkpoint, with this rank's values."""
         self._first = manifest.step
         agree.on_all_ranks(lambda: self._restore(values, manifest.scalars), self._comm)
-        # Steps before the first step here are over: results were applied before the checkpoint.
+        # Earlier steps are over: their results were applied before the checkpoint.
         self._engine.begin_at(self._first)
 
     def _restore(self, values: dict[str, Any], scalars: Mapping[str, float]) -> None:
@@ -176,7 +176,7 @@ class Training:
             engine.recorder.flush()
 
     def _perform(self, step: int, op: Op) -> None:
-        """Do one compute operation when its inputs are there."""
+        """Perform one compute operation when its inputs are complete."""
         board = self._engine.board
         if op.after:
             board.wait_for_any("compute", step, [op])
@@ -188,7 +188,7 @@ class Training:
             board.mark(step, op.name, now())
 
     def _between(self, step: int) -> None:
-        """Evaluate and save a checkpoint when due; the timeline leaves this out."""
+        """Evaluate and save a checkpoint when due; the timeline leaves this time out."""
         done, options = step + 1, self._options
         last = done == options.steps
         evaluate = bool(options.evaluate) and (last or done % options.evaluate == 0)
@@ -216,7 +216,7 @@ class Training:
         self._log_steps(keep=0)
 
     def _log_steps(self, keep: int) -> None:
-        """Log the steps whose scores are there, except the last `keep`."""
+        """Log the steps with complete scores, except the last `keep`."""
         while len(self._open) > keep:
             step, seconds = self._open.pop(0)
             score, overflow = self._tally.total(step)
@@ -244,13 +244,13 @@ class Training:
         parts = [agree.gather_numbers(x, self._comm) for x in own]
         loss, correct, guesses = (sum(part) for part in parts)
         mean = finite_or_none(loss / guesses)
-        if (step + 1) % self._options.evaluate == 0:  # the end of a run is none of a longer one
+        if (step + 1) % self._options.evaluate == 0:  # else a longer run would differ
             self._learner.rates.observe(loss / guesses)
         self.held = HeldOutRow(step=step, loss=mean, accuracy=correct / guesses)
         self._write(self.held)
 
     def _scores(self, step: int) -> Iterator[Score]:
-        """Score this rank's part of the held-out samples; the deadline is that of each part."""
+        """Score this rank's part of the held-out samples; the deadline applies to each part."""
         scores = self._learner.evaluate(MpiNeighbours(self._comm))
         status = step, "evaluate", "waits for the other stages"
         if self._learner.mail is None:

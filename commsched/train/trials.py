@@ -30,8 +30,8 @@ class OneTraining(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     held_out: Annotated[
         tuple[HeldOutScore, ...], msgspec.Meta(min_length=1)
     ]  # the last one at the end
-    sent_bytes: Positive  # per rank and step, the mean over both
-    seconds: Positive | None = None  # of processors; null: `train` under mpiexec
+    sent_bytes: Positive  # per rank and step: mean over ranks and steps
+    seconds: Positive | None = None  # processor time; null: `train` under mpiexec
 
     @property
     def key(self) -> tuple[int, int]:
@@ -48,19 +48,19 @@ class Trainings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """All trainings of one plan so far; `made`: their other settings."""
 
     format: Literal["commsched-trials/1"] = "commsched-trials/1"
-    plan: str  # hash; a trial's random numbers are those of its own seed
+    plan: str  # hash; random numbers of a training are those of its own seed
     made: dict[str, str | int | float | bool]
     trials: tuple[OneTraining, ...] = ()
 
 
 def spent(trainings: Sequence[OneTraining]) -> float | None:
-    """Return the seconds of a processor of some trainings; None where one did not say."""
+    """Return the processor seconds of some trainings; None if one did not record them."""
     known = [each.seconds for each in trainings if each.seconds is not None]
     return sum(known) if len(known) == len(trainings) else None
 
 
 def read(path: Path) -> Trainings:
-    """Read a file of `write`."""
+    """Read a file that `write` has written."""
     return files.read(path, Trainings)
 
 
@@ -99,7 +99,7 @@ def mean(values: Sequence[float]) -> Mean:
 
 
 def student(freedom: int) -> float:
-    """Return the bound within which LEVEL of Student's law lies, with its sign left out.
+    """Return the bound t: LEVEL of Student's law lies between -t and t.
 
     Source: Abramowitz & Stegun, "Handbook of mathematical functions", 26.7.3 and 26.7.4.
     """

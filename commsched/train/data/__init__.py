@@ -1,1 +1,1 @@
-"""Data to train on that come with other packages: one file per source."""
+"""Training data that come with other packages: one file per source."""

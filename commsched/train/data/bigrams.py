@@ -50,7 +50,7 @@ def partners(vocabulary: int) -> Array:
 
 
 def least_loss(vocabulary: int) -> float:
-    """Return the entropy of the second word if the first is known, nats: no net has a lower loss.
+    """Return the entropy of the second word given the first, nats: no net has a lower loss.
 
     Without the partner, a word of probability (1 - q) p adds -(1 - q) p log((1 - q) p).
     """

@@ -10,7 +10,7 @@ from commsched.train.registry import DATA
 from commsched.train.samples import FOLDS, Data, Samples, scikit_learn, split
 
 NAMES = ("china.jpg", "flower.jpg")  # 427 x 640 pixels each
-SIDE, LEVELS = 8, 16  # pixels of a patch's side; grey levels that are told apart
+SIDE, LEVELS = 8, 16  # pixels per side of a patch; number of grey levels
 
 
 @DATA.add("photographs")

@@ -1,4 +1,4 @@
-"""Text that comes with CPython as bytes or words: its manual's topics, its library's sources."""
+"""Text that comes with CPython, as bytes or words: its manual's topics, its library's sources."""
 
 import re
 import sysconfig
@@ -24,7 +24,7 @@ def manual() -> str:
 
 
 ELSEWHERE = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
-SCORED = 256  # runs of the sources that are scored: more would last longer than the training
+SCORED = 256  # scored runs of the sources: scoring more would take longer than the training
 
 
 @lru_cache(maxsize=1)
@@ -67,7 +67,7 @@ def _runs(text: bytes, length: int) -> Samples:
 
 @DATA.family("sources:64")
 def of_sources(parameters: list[str]) -> Source:
-    """Read LENGTH: runs as of `bytes`, of the library's sources; SCORED of the fold are scored."""
+    """Read LENGTH: runs of bytes of the library's sources; only SCORED held-out runs are scored."""
     read.at_most(parameters, 1)
     length = read.whole(parameters[0], "the length", 1, 10_000)
 

@@ -20,7 +20,7 @@ from commsched.train.layers.layer import (
     product,
 )
 
-LEAST = 1e-5  # added to a variance; source: Ba, Kiros & Hinton, arXiv 1607.06450, in PyTorch
+LEAST = 1e-5  # added to a variance; source: PyTorch's LayerNorm
 
 
 class LayerNorm(TrainableLayer):
@@ -57,7 +57,7 @@ class Attention(TrainableLayer):
     def __init__(self, name: str, width: int, heads: int, gain: float) -> None:
         assert width % heads == 0, (width, heads)
         super().__init__(name)
-        # Tensor-parallel ranks have some of the heads: of the queries, the keys and the values.
+        # A tensor-parallel rank has some of the heads of queries, keys and values.
         columns, rows = Cut(axis=1, parts=heads, blocks=3), Cut(axis=0, parts=heads)
         self._into = Linear(f"{name}.into", width, 3 * width, columns=columns)
         self._out = Linear(f"{name}.out", width, width, gain, rows=rows)

@@ -18,7 +18,7 @@ from commsched.train.layers.layer import (
 class Convolution(TrainableLayer):
     """(m, height, width, inputs) -> (m, height / stride, width / stride, outputs).
 
-    A patch is `size` x `size`, odd, and lies around its output; beyond the image there are zeros.
+    A patch is `size` x `size` (odd) around the position of its output; the image is zero-padded.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Convolution(TrainableLayer):
         self._size, self._stride = size, stride
 
     def _views(self, padded: Array) -> list[Array]:
-        """Return size^2 views (m, rows, columns, inputs), one for each place in the patches."""
+        """Return size^2 views (m, rows, columns, inputs), one for each position in the patches."""
         edge, stride = self._size - 1, self._stride
         rows, columns = padded.shape[1] - edge, padded.shape[2] - edge
         return [

@@ -27,9 +27,9 @@ SLOPE = sqrt(2 / np.pi)
 class Linear(TrainableLayer):
     """y = x W + b over the last axis: (..., inputs) -> (..., outputs).
 
-    Tensor-parallel ranks may share its columns, or its rows: a rank's product is then a part of
-    the outputs, or of the gradient of the inputs, until the parts are summed. If they share tokens
-    around the layer, the sums are of a rank's own tokens, and products need all tokens.
+    Tensor-parallel ranks may share the columns of W: then the gradients of the inputs are parts
+    that must be summed; or its rows: then the outputs are. If the ranks share tokens around the
+    layer, a sum has only the rank's own tokens, while products need all tokens.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Gelu(TrainableLayer):
 
 
 class Reshape(TrainableLayer):
-    """Each sample in another shape with equally many elements."""
+    """A change of each sample's shape, with equally many elements."""
 
     def __init__(self, name: str, shape: tuple[int, ...]) -> None:
         super().__init__(name)

@@ -17,7 +17,7 @@ from commsched.train.layers.layer import (
 
 
 class Embedding(TrainableLayer):
-    """A row of a table for each number: (m, ...) whole numbers -> (m, ..., width)."""
+    """A lookup of table rows: (m, ...) whole numbers -> (m, ..., width)."""
 
     def __init__(self, name: str, rows: int, width: int, deviation: float) -> None:
         super().__init__(name, weight=Start((rows, width), deviation))
@@ -33,7 +33,7 @@ class Embedding(TrainableLayer):
 
 
 class Positions(TrainableLayer):
-    """Adds a row of a table for each place; inputs and outputs: (m, length, width)."""
+    """Position embeddings: adds a table row to each position of (m, length, width) inputs."""
 
     def __init__(self, name: str, length: int, width: int, deviation: float) -> None:
         super().__init__(name, weight=Start((length, width), deviation))
@@ -50,7 +50,7 @@ class Positions(TrainableLayer):
 
 
 class Tied(TrainableLayer):
-    """Scores by the table of an `Embedding`: y = x E^T (Press & Wolf, EACL 2017)."""
+    """Scores by the tied table of an `Embedding`: y = x E^T (Press & Wolf, EACL 2017)."""
 
     def __init__(self, name: str, weight: str) -> None:
         super().__init__(name)

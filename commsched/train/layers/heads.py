@@ -1,4 +1,4 @@
-"""Auxiliary heads: copies of a net's last layer with parameters of their own."""
+"""Auxiliary heads: copies of a net's last layer with separate parameters."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +14,8 @@ Shape = tuple[int, ...]  # of one sample
 class Head(TrainableLayer):
     """A copy of a layer; the head's name precedes the names of its tensors.
 
-    Blocks that give more values than the layer reads, (rows, columns, channels), are pooled.
+    If a block's outputs (rows, columns, channels) have more values than the layer reads, the head
+    pools them.
     """
 
     def __init__(self, name: str, like: TrainableLayer, reads: Shape) -> None:
@@ -41,7 +42,7 @@ class Head(TrainableLayer):
 def tile_of(given: Shape, wanted: Shape) -> tuple[int, int]:
     """Return rows and columns of the tiles whose means have as many values as `wanted`.
 
-    Tiles are as square as can be; (1, 1) for equal shapes.
+    Tiles are as square as possible; (1, 1) for equal shapes.
     Source: Nokland & Eidnes, "Training neural networks with local error signals", ICML 2019,
     whose heads read averages over space of a fixed number.
     """
@@ -64,12 +65,12 @@ def tile_of(given: Shape, wanted: Shape) -> tuple[int, int]:
 
 
 def shown(shape: Shape) -> str:
-    """Write a shape."""
+    """Format a shape."""
     return " x ".join(map(str, shape))
 
 
 def pooled(values: Array, tile: tuple[int, int]) -> Array:
-    """Return the means of tiles: (m, rows, columns, channels), or values of any shape untiled."""
+    """Return the means of tiles of (m, rows, columns, channels); for tile (1, 1) the values."""
     if tile == (1, 1):
         return values
     m, rows, columns, channels = values.shape
@@ -79,7 +80,7 @@ def pooled(values: Array, tile: tuple[int, int]) -> Array:
 
 
 def spread(gradient: Array, tile: tuple[int, int]) -> Array:
-    """Return the gradient of what was pooled, from the gradient of the means."""
+    """Return the gradient of the pooled values from the gradient of the means."""
     if tile == (1, 1):
         return gradient
     high, wide = tile
@@ -88,9 +89,9 @@ def spread(gradient: Array, tile: tuple[int, int]) -> Array:
 
 
 def with_heads(net: TrainableNet, names: Sequence[str], reads: Shape) -> TrainableNet:
-    """Return the net with auxiliary heads of these names behind its layers.
+    """Return the net with auxiliary heads of these names after its layers.
 
-    `reads`: of one sample, what the net's last layer reads.
+    `reads`: shape of one sample's inputs of the net's last layer.
     """
     last = net.layers[-1]
     for tensor in sorted(last.borrowed if names else ()):

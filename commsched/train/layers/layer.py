@@ -15,33 +15,33 @@ from commsched.net.experts import Experts
 
 Parameters = Mapping[str, Array]  # tensor -> values, float32 except for mixed precision and checks
 Gradients = dict[str, Array]  # tensor -> values like those of its parameter
-Sums = Generator[Any, Array, tuple[Array, Any]]  # yields a rank's part, is sent the sum of parts
+Sums = Generator[Any, Array, tuple[Array, Any]]  # yields a rank's part, receives the sum of parts
 Found = TypeVar("Found")
 Kept = Any  # what a layer keeps from forward to backward: arrays, in tuples and lists
 
 
 class Gather(NamedTuple):
-    """What a layer yields that needs all tokens; a rank may hold some: (m, tokens, ...)."""
+    """A layer's request for all tokens; `values` are this rank's: (m, tokens, ...)."""
 
     values: Array
 
 
 class Own(NamedTuple):
-    """What a layer yields to get the rows of this rank's tokens: (length, ...)."""
+    """A layer's request for the rows of this rank's tokens out of `values`: (length, ...)."""
 
     values: Array
 
 
 class Cut(NamedTuple):
-    """How tensor-parallel ranks share a parameter: each has a run of every block along an axis."""
+    """The division of a parameter among tensor-parallel ranks: runs of each block along an axis."""
 
     axis: int
     parts: int  # equal parts of a block that can be shared, such as heads
     blocks: int = 1
-    experts: bool = False  # ranks that share experts hold the parts, not tensor-parallel ranks
+    experts: bool = False  # True: the parts belong to ranks that share experts
 
     def part(self, values: Array, place: int, ranks: int) -> Array:
-        """Return the part of one of `ranks` ranks."""
+        """Return the part of rank `place` of `ranks` ranks."""
         before, size, behind = self._around(values.shape)
         apart = values.reshape(*before, self.blocks, ranks, size // (self.blocks * ranks), *behind)
         own = apart.take(place, axis=self.axis + 1)
@@ -59,17 +59,17 @@ class Cut(NamedTuple):
 
 
 class Start(NamedTuple):
-    """A parameter before the first step: normal numbers around `mean`."""
+    """The initial values of a parameter: normal numbers around `mean`."""
 
     shape: tuple[int, ...]
     deviation: float = 0.0
     mean: float = 0.0
-    cut: Cut | None = None  # None: every tensor-parallel rank holds it
-    place: int = 0  # of the rank that holds this part
-    ranks: int = 1  # that hold the parts
+    cut: Cut | None = None  # None: every tensor-parallel rank has the whole parameter
+    place: int = 0  # index of the rank with this part
+    ranks: int = 1  # number of ranks that have parts
 
     def shared(self, place: int, ranks: int, experts: bool) -> "Start":
-        """Return the part of one of `ranks` ranks that share experts, or are tensor-parallel."""
+        """Return the part of rank `place`, one of `ranks` that share experts or tensors."""
         if self.cut is None or self.cut.experts != experts:
             return self
         sizes = [n // ranks if i == self.cut.axis else n for i, n in enumerate(self.shape)]
@@ -77,7 +77,7 @@ class Start(NamedTuple):
 
 
 class TrainableLayer:
-    """A step of a net; a pure function of parameters and inputs. Samples are the first axis.
+    """A layer of a net: a pure function of parameters and inputs. The first axis is samples.
 
     A layer defines `forward` and `backward`, or `forward_sums` and `backward_sums`.
     """
@@ -85,10 +85,10 @@ class TrainableLayer:
     def __init__(self, name: str, **tensors: Start) -> None:
         self.name = name
         self.tensors = {f"{name}.{key}": start for key, start in tensors.items()}
-        self.borrowed: frozenset[str] = frozenset()  # tensors of other layers that it reads
+        self.borrowed: frozenset[str] = frozenset()  # tensors of other layers that this layer reads
 
     def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
-        """Return the outputs, and what `backward` needs."""
+        """Return the outputs, and the arrays that `backward` needs."""
         return alone(self.forward_sums(parameters, inputs))
 
     def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
@@ -99,22 +99,22 @@ class TrainableLayer:
         return alone(self.backward_sums(parameters, kept, above))
 
     def forward_sums(self, parameters: Parameters, inputs: Array) -> Sums:
-        """Go `forward`; yield what tensor-parallel ranks must sum before it goes on."""
+        """Compute `forward`; yield the parts that tensor-parallel ranks must sum meanwhile."""
         return self.forward(parameters, inputs)
         yield
 
     def backward_sums(self, parameters: Parameters, kept: Kept, above: Array) -> Sums:
-        """Go `backward`; yield what tensor-parallel ranks must sum before it goes on."""
+        """Compute `backward`; yield the parts that tensor-parallel ranks must sum meanwhile."""
         return self.backward(parameters, kept, above)
         yield
 
     def routed(self, kept: Kept) -> Experts | None:
-        """Return the experts of this layer, with the load of a batch; None: it has none."""
+        """Return the experts of this layer with the load of a batch; None: no experts."""
         return None
 
 
 def alone(sums: Generator[Any, Array, Found]) -> Found:
-    """Go on as a rank that has whole parameters: its parts are the sums."""
+    """Run a pass on a rank that has whole parameters: its parts are the sums."""
     part: Array = None
     while True:
         try:
@@ -124,7 +124,7 @@ def alone(sums: Generator[Any, Array, Found]) -> Found:
 
 
 def lent(layers: Sequence[TrainableLayer]) -> Iterator[tuple[str, str]]:
-    """Yield the names of layers that read a tensor of layers beyond these, and of that tensor."""
+    """Yield (layer, tensor) for each layer that reads a tensor of a layer outside of these."""
     own = {name for layer in layers for name in layer.tensors}
     return ((layer.name, name) for layer in layers for name in sorted(layer.borrowed - own))
 
@@ -171,7 +171,7 @@ class Residual(LayerChain):
 
 @dataclass(frozen=True)
 class TrainableNet:
-    """A chain of layers that ends in scores of classes, and the data that it learns."""
+    """A chain of layers that ends in scores of classes, and the name of its data."""
 
     name: str
     data: str  # name in commsched.data
@@ -183,12 +183,12 @@ class TrainableNet:
         return {name: start for layer in self.layers for name, start in layer.tensors.items()}
 
     def start(self, seed: int, layers: slice = slice(None)) -> dict[str, Array]:
-        """Draw the parameters of layers before the first step, float32: equal for equal seeds."""
+        """Draw the initial parameters of layers, float32: equal for equal seeds."""
         own = (layer.tensors for layer in self.layers[layers])
         return {n: _drawn(start, seed, n) for tensors in own for n, start in tensors.items()}
 
     def shared(self, place: int, ranks: int, experts: bool = False) -> "TrainableNet":
-        """Return the part of one of `ranks` ranks that share experts, or are tensor-parallel."""
+        """Return the part of rank `place`, one of `ranks` that share experts or tensors."""
         layers = []
         for layer in self.layers:
             own = copy(layer)

@@ -1,4 +1,4 @@
-"""A mixture of experts: a router sends each token to some of many perceptrons, on any rank."""
+"""A mixture of experts: a router sends each token to a few of many perceptrons, on any rank."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -23,16 +23,16 @@ from commsched.train.layers.layer import (
 
 
 class Route(NamedTuple):
-    """The choices that experts take, expert by expert: (choices,) each."""
+    """The choices of experts that have room, expert by expert: (choices,) each."""
 
     token: Ints
     expert: Ints
-    row: Ints  # among the expert's tokens
+    row: Ints  # index among the expert's tokens
     counts: Ints  # tokens of each expert: (experts,)
 
 
 def route(chances: Floats, top: int, limit: int) -> Route:
-    """Choose the `top` likeliest experts of each token; each takes `limit` tokens of a sample.
+    """Choose the `top` likeliest experts of each token; an expert takes `limit` tokens per sample.
 
     chances: (samples, length, experts). All first choices come before all second choices.
     Source: Lepikhin et al., "GShard", ICLR 2021, algorithm 1, without its random dispatch.
@@ -51,7 +51,7 @@ def route(chances: Floats, top: int, limit: int) -> Route:
 
 
 class Arrived:
-    """The tokens that a rank's experts have got: from each rank, for each expert, in its slots."""
+    """The tokens received by a rank's experts: from each rank, for each expert, in its slots."""
 
     def __init__(self, table: Array, experts: int, width: int) -> None:
         rows = table.reshape(-1, experts, table.shape[-1])
@@ -80,14 +80,14 @@ class Arrived:
 class Mixture(TrainableLayer):
     """Perceptrons of one hidden ReLU layer: (m, length, width), in and out.
 
-    Outputs are the answers of a token's experts, weighted by the router's chances; a token that no
-    expert takes gets 0. In each sample an expert takes ceil(capacity x top x length / experts)
-    tokens, so that what is dropped does not depend on how ranks share a batch. Ranks may hold
-    equal runs of the experts: each yields a table of its tokens by expert, and is sent that of
-    its experts by rank.
+    Outputs are the answers of a token's experts, weighted by the router's probabilities; a token
+    that no expert takes gets 0. In each sample an expert takes ceil(capacity x top x length /
+    experts) tokens, so that the dropped tokens do not depend on how ranks share a batch. Ranks may
+    hold equal runs of the experts: each yields a table of its tokens by expert, and receives the
+    table of its experts' tokens by rank.
     Source: Fedus et al., "Switch Transformers", JMLR 23(120), 2022, equations 1 to 3, without
     the loss that balances load; several experts of a token: Lepikhin et al., "GShard", ICLR 2021
-    (there a token's weights sum to 1, here they are the chances).
+    (there a token's weights sum to 1, here they are the probabilities).
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Mixture(TrainableLayer):
         }
 
     def _slots(self, samples: int, length: int) -> int:
-        """Tokens of some samples that an expert takes at most."""
+        """Return the most tokens of some samples that an expert takes."""
         return replace(self._of_a_token, tokens=samples * length, groups=samples).slots
 
     def routed(self, kept: Kept) -> Experts:
@@ -185,6 +185,6 @@ class Mixture(TrainableLayer):
         return module.concatenate([heads, rows.reshape(self._experts, -1)], axis=1)
 
     def _rows(self, found: Route, table: Array) -> Array:
-        """Return what came back for each choice: (choices, width)."""
+        """Return the answer for each choice: (choices, width)."""
         slots = table.reshape(self._experts, -1)[:, 1:].reshape(self._experts, -1, self._width)
         return slots[found.expert, found.row]

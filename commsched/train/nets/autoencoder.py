@@ -1,4 +1,4 @@
-"""Patches of photographs through a narrow layer and back: `autoencoder:WIDTH:CODE`."""
+"""An autoencoder for patches of photographs: `autoencoder:WIDTH:CODE`."""
 
 from commsched.train.data.photographs import LEVELS, SIDE
 from commsched.train.layers.dense import Linear, Reshape, hidden
@@ -10,7 +10,7 @@ PIXELS = SIDE * SIDE
 
 @NETS.family("autoencoder:128:16")
 def autoencoder(parameters: list[str]) -> TrainableNet:
-    """Read WIDTH, of the layers around the code, and CODE, the numbers a patch is reduced to.
+    """Read WIDTH, of the layers around the code, and CODE, the width of the code.
 
     The loss is the cross-entropy of each pixel's grey level (van den Oord et al., "Pixel recurrent
     neural networks", ICML 2016, whose pixels have a softmax, too).

@@ -1,4 +1,4 @@
-"""The next word from one, whose law is known: `bigrams:WIDTH:VOCABULARY`."""
+"""A net that predicts the next word from one word, by a known law: `bigrams:WIDTH:VOCABULARY`."""
 
 from commsched.train.layers.dense import Linear
 from commsched.train.layers.embedding import Embedding

@@ -10,7 +10,7 @@ SIDE, CLASSES = 8, 10
 
 @NETS.family("cnn:16")
 def cnn(parameters: list[str]) -> TrainableNet:
-    """Read CHANNELS, of the first of three convolutions; the last two halve the image."""
+    """Read CHANNELS of the first of three convolutions; the last two halve the image."""
     (width,) = sizes(parameters, {"the channels": (1, 16, 512)})
     plan = ((1, width, 1), (width, 2 * width, 2), (2 * width, 4 * width, 2))
     layers: list[TrainableLayer] = []

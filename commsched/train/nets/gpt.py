@@ -12,11 +12,11 @@ from commsched.train.registry import NETS, sizes
 
 BYTES, LENGTH = 256, 64
 ENDS = ("tied", "sources", "tied:sources")
-DEVIATION = 0.1  # of the tables' first values
+DEVIATION = 0.1  # of the tables' initial values
 
 
 def block(name: str, width: int, heads: int, gain: float) -> list[TrainableLayer]:
-    """Attention and a perceptron of four times the width, each beside a residual stream."""
+    """Make attention and a perceptron of four times the width, each added to a residual stream."""
     attention, inner = f"{name}.attention", f"{name}.perceptron"
     return [
         Residual(
@@ -36,7 +36,7 @@ def block(name: str, width: int, heads: int, gain: float) -> list[TrainableLayer
 
 
 def embedding(width: int) -> LayerChain:
-    """Vectors of bytes and places."""
+    """Make the embeddings of bytes and positions."""
     parts = [
         Embedding("embedding.bytes", BYTES, width, DEVIATION),
         Positions("embedding.places", LENGTH, width, DEVIATION),
@@ -48,9 +48,9 @@ def embedding(width: int) -> LayerChain:
 def gpt(parameters: list[str]) -> TrainableNet:
     """Read WIDTH, BLOCKS, HEADS, `tied` if the head is the table of the bytes, and `sources`.
 
-    The text is the manual, or with `sources` what the standard library is written in.
-    Norms come before attention and perceptron (Radford et al., 2019); as in that paper,
-    additions to the residual stream start smaller by sqrt(2 BLOCKS).
+    The text is the manual, or with `sources` the source files of the standard library.
+    Norms come before attention and perceptron (Radford et al., 2019); as in that paper, initial
+    weights of additions to the residual stream are smaller by sqrt(2 BLOCKS).
     """
     chosen = parameters[3:]
     if chosen:

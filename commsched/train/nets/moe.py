@@ -14,10 +14,10 @@ GAIN = 0.5  # 1 / sqrt(2 blocks), see `gpt`
 
 @NETS.family("moe:32:4:2:1")
 def moe(parameters: list[str]) -> TrainableNet:
-    """Read WIDTH, EXPERTS, HEADS, and TOP: how many experts a byte is sent to.
+    """Read WIDTH, EXPERTS, HEADS, and TOP, the number of experts for a byte.
 
-    Two blocks as of `gpt`, the perceptron of the second one a mixture of experts of equal size
-    (Lepikhin et al., "GShard", ICLR 2021: every other layer).
+    The net has two blocks of `gpt`; the perceptron of the second one is a mixture of experts of
+    equal size (Lepikhin et al., "GShard", ICLR 2021: every other layer).
     """
     known = {
         "the width": (1, 32, 4096),

@@ -1,4 +1,4 @@
-"""The next word from the last three: `words:WIDTH:VOCABULARY`, with sparse embedding gradients."""
+"""A net that predicts the next word from three, with sparse gradients: `words:WIDTH:VOCABULARY`."""
 
 from commsched.train.layers.dense import Linear, Reshape, Tanh
 from commsched.train.layers.embedding import Embedding

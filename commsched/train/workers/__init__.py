@@ -1,1 +1,1 @@
-"""The workers that compute during a training: one file per kind of strategy."""
+"""The workers of a training: one file per kind of strategy."""

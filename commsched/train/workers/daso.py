@@ -1,4 +1,4 @@
-"""The worker of strategy `daso`, whose ranks are steps apart between two exchanges."""
+"""The worker of strategy `daso`, whose ranks may be steps apart between two exchanges."""
 
 from commsched.program.registry import STRATEGIES
 from commsched.train.assignment import Assignment
@@ -6,14 +6,15 @@ from commsched.train.workers.learner import MOST_AHEAD, Learner
 
 
 class DasoWorker(Learner):
-    """Learns as others do, but its scores and bytes are logged when the exchanges of a step ended.
+    """A learner whose scores and bytes are logged only when the exchanges of a step have ended.
 
-    So ranks do not wait for each other in every step, but with 16 bits, where all skip together.
+    So ranks need not wait for each other in every step, except in 16 bits, where all ranks must
+    skip equal steps.
     """
 
     def __init__(self, assigned: Assignment) -> None:
         super().__init__(assigned)
         params = STRATEGIES[self._plan.strategy].settings(self._plan)
         skip, wait, most = (int(params[name]) for name in ("gs", "wait", "max_gs"))
-        # Steps until the next exchange begins, and further ones until it is merged, at most.
+        # Most steps until the next exchange begins, plus steps until it is merged.
         self.ahead = min(max(skip, most) + max(wait, most), MOST_AHEAD)

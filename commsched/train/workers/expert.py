@@ -1,4 +1,4 @@
-"""The worker of `expert`: a rank's experts, and everything else whole."""
+"""The worker of `expert`: a rank has some of the experts, and all other parameters."""
 
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
@@ -13,11 +13,11 @@ from commsched.train.neighbours import Neighbours
 from commsched.train.workers.learner import Learner, flat
 from commsched.train.workers.team import Team
 
-Going = Generator[Array, Array, Any]  # a layer: yields what travels, and is sent what arrives
+Going = Generator[Array, Array, Any]  # a layer: yields tokens, receives arrived ones
 
 
 class ExpertWorker(Learner):
-    """A layer of experts pauses where its tokens travel, and goes on with those that arrive."""
+    """A learner whose layers of experts pause to send tokens, and continue with arrived tokens."""
 
     def __init__(self, assigned: Assignment) -> None:
         plan = assigned.plan
@@ -27,11 +27,11 @@ class ExpertWorker(Learner):
         if not plan.mean:
             self._shares = plan.machine.size
         self._going: Going | None = None  # the layer under way
-        self._part: Array = None  # what travels
+        self._part: Array = None  # tokens to exchange
         self._came: Array = None
 
     def _paused(self, going: Going) -> bool:
-        """Go on with a layer until its tokens travel; tell whether it is not over."""
+        """Run a layer until it exchanges tokens; tell whether the layer is not over."""
         first = self._going is None
         self._going = going if self._going is None else self._going
         try:
@@ -61,7 +61,7 @@ class ExpertWorker(Learner):
         planned = self._plan.launches[launch]
         if planned.payload != "activation":
             super().gradient(step, launch, out)
-            if self._plan.mean and planned.split > 1:  # of experts: the sum of a team's means
+            if self._plan.mean and planned.split > 1:  # experts have the sum of the team's means
                 out /= np.float32(self._width)
             return
         if out.size != self._part.size:

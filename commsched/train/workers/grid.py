@@ -1,4 +1,4 @@
-"""The worker of `tensor` and `3d`: a rank's part of the layers of a stage, and its shards."""
+"""The worker of `tensor` and `3d`: a rank has a part of a stage's layers, and shards."""
 
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
@@ -19,15 +19,15 @@ from commsched.train.workers.pipeline import PipelineWorker
 from commsched.train.workers.stage import evaluated
 from commsched.train.workers.team import Team
 
-Going = Generator[Any, Array, None]  # a turn: yields what it needs to be whole, and is sent that
+Going = Generator[Any, Array, None]  # a turn: yields parts, receives the whole
 
 
 class GridWorker(PipelineWorker):
-    """Computes with its parts of parameters; a turn pauses where its team sums parts.
+    """A worker with parts of parameters; a turn (forward or backward) pauses for sums of the team.
 
-    If the team shares tokens, a turn also pauses where all tokens are needed. They travel place by
-    place of all samples, so that each rank has one run of the places, as in Megatron-LM.
-    Under zero=1 it keeps the optimiser's state of its shards alone, with their float32 values.
+    If the team shares tokens, a turn also pauses to gather all tokens. These are ordered by
+    position and then by sample, so that each rank has one run of positions, as in Megatron-LM.
+    Under zero=1 the worker has optimiser state and float32 values of its own shards only.
     """
 
     def __init__(self, assigned: Assignment) -> None:
@@ -35,7 +35,7 @@ class GridWorker(PipelineWorker):
         self._team = Team(assigned.net, assigned.rank, self._width, experts=False)
         super().__init__(assigned._replace(net=self._team.part()))
         self._going: Going | None = None  # the turn under way
-        self._part: Array = None  # what the team sums, or the own tokens of what it gathers
+        self._part: Array = None  # the part for the team's sum or gather
         self._came: Array = None
         self._sharing = assigned.plan.net.sequence > 1
         launches = assigned.plan.launches
@@ -53,7 +53,7 @@ class GridWorker(PipelineWorker):
     # Turns
 
     def _microbatch(self, step: int, op: Op) -> bool:
-        """Go on with a turn until its next exchange; tell whether it is over."""
+        """Run a turn until its next exchange; tell whether the turn is over."""
         answer = None if self._going is None else self._came
         going = self._going = self._turn(step, op) if self._going is None else self._going
         try:
@@ -64,7 +64,7 @@ class GridWorker(PipelineWorker):
         return self._going is None
 
     def _here(self, wanted: Any) -> Array:
-        """Return what a turn needs if this rank has it; else None, and `_part` travels."""
+        """Return the values for a turn if this rank has them; else set `_part` for an exchange."""
         if isinstance(wanted, Own):
             return self._stages[0].own_rows(wanted.values)
         gather = isinstance(wanted, Gather)
@@ -84,7 +84,7 @@ class GridWorker(PipelineWorker):
             out[shard_of(self._plan, launch, self._rank) if gathers else slice(None)] = flat(own)
             return
         super().gradient(step, launch, out)
-        if self._plan.mean and self._sharing:  # over the replicas, of the sum of a team's tokens
+        if self._plan.mean and self._sharing:  # mean over replicas, sum over the team's tokens
             out *= np.float32(self._plan.group(planned).size // self._stages[0].stage.replicas)
 
     def result(self, step: int, launch: int, values: Array) -> None:

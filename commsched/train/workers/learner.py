@@ -1,4 +1,4 @@
-"""The worker that trains a real net: performs layers in program order, and updates."""
+"""The worker that trains a real net: it performs layers in program order, and updates."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -27,7 +27,7 @@ MOST_AHEAD = 64  # steps whose scores may be under way
 
 
 class Learner:
-    """A net on one rank: performs compute operations, and is the worker of their engine.
+    """A net on one rank that performs the compute operations of an engine.
 
     Parameters and optimiser state of its `layers` are float32; with `half` they compute with copies
     in 16 bits. `report` takes a step's score and overflow on this rank; `overflowed` tells whether
@@ -45,13 +45,13 @@ class Learner:
         self._plan, self._module = plan, module
         self._index = {layer.name: i for i, layer in enumerate(net)}
         self.values: dict[str, Array] = {}
-        self.kept: dict[str, dict[str, Array]] = {}  # of each tensor, by the optimiser's words
+        self.kept: dict[str, dict[str, Array]] = {}  # tensor -> optimiser state by name
         self._optimizer = find_optimizer(settings.optimizer)
         self.scale = LossScale() if settings.half else LossScale(1.0)
-        # launch -> the float32 parameters and the optimiser's words of this rank's shard
+        # launch -> the float32 parameters and the optimiser state of this rank's shard
         self._shards: dict[int, dict[str, Array]] = {}
         self.mail: Mail | None = None  # messages between single ranks
-        self.skipped = 0  # steps that were left out
+        self.skipped = 0  # skipped steps
         self.closed = -1  # the last step whose overflow is known
         self.report: Callable[[int, Score, bool], None] = lambda step, score, overflow: None
         self.overflowed: Callable[[int], bool] = lambda step: False
@@ -59,7 +59,7 @@ class Learner:
         # ranks whose gradients are summed, so that the result is the mean over all samples
         self._shares = plan.group(summed[0]).size if summed and not plan.mean else 1
         self._score, self._overflow = Score(0.0, 0, 0), False  # of the batch under way, here
-        self._left_out = False  # the step `closed`
+        self._left_out = False  # whether the step `closed` was skipped
         self.used: dict[str, Array] = {}  # parameters that layers compute with
         self.add_parameters(net.start(settings.seed, layers))
         self._walk = ForwardBackward(net, self.used, module.zeros(0))
@@ -68,7 +68,7 @@ class Learner:
         self._results: dict[int, tuple[int, Array]] = {}  # launch -> step, sum or mean
 
     def add_parameters(self, start: Mapping[str, Array]) -> None:
-        """Learn these parameters, too."""
+        """Add further parameters to learn."""
         for name, values in start.items():
             self.values[name] = own = self.asarray(values)
             zeros = self._module.zeros_like
@@ -84,7 +84,7 @@ class Learner:
         return {"value": values, **{word: zeros(values) for word in self._optimizer.words}}
 
     def refresh(self) -> None:
-        """Compute with the current parameters."""
+        """Let layers compute with the current parameters."""
         kind = np.float16 if self.settings.half else np.float32
         self.used.update({n: v.astype(kind, copy=False) for n, v in self.values.items()})
 
@@ -107,7 +107,7 @@ class Learner:
             self._refresh_piece(name, there)
 
     def _refresh_piece(self, name: str, there: slice) -> None:
-        """Compute with new values of a tensor's piece."""
+        """Let layers compute with new values of a tensor's piece."""
         if self.settings.half:
             flat(self.used[name])[there] = flat(self.values[name])[there].astype(np.float16)
 
@@ -143,7 +143,7 @@ class Learner:
         self._end_forward(step, index)
 
     def _end_forward(self, step: int, index: int) -> None:
-        """Score the batch once it is through the last layer."""
+        """Score the batch after the last layer."""
         if index == len(self.net.layers) - 1:
             self._conclude_step(step - 1)
             weight = self.scale.value / (self._targets.size * self._shares)
@@ -164,14 +164,14 @@ class Learner:
         self._take_gradients(step, index, self._walk.backward(index))
 
     def _take_gradients(self, step: int, index: int, found: Gradients) -> None:
-        """Keep the gradients of a layer; behind the first one the step is over."""
+        """Store the gradients of a layer; after the first layer the step is over."""
         for name, gradient in found.items():
             self._gradients[name] = self._unscaled(gradient)
         if index == 0:
             self._report_step(step)
 
     def _report_step(self, step: int) -> None:
-        """Report a step's score at its end, because reading from a device waits for the device."""
+        """Report a step's score at its end, because the report waits for the device."""
         self._score, self._overflow = self._score.as_numbers(), bool(self._overflow)
         self.report(step, self._score, self._overflow)
 
@@ -194,7 +194,7 @@ class Learner:
             self.skipped += self._left_out
 
     def apply(self, launch: int) -> None:
-        """Update with a launch's result, unless it was applied before or its step is skipped."""
+        """Update with a launch's result, unless it was applied already or its step is skipped."""
         step, values = self._results.pop(launch, (-1, None))
         if values is None:
             return
@@ -239,7 +239,7 @@ class Learner:
         return moved(self._all(), on_host), step_numbers(self.scale, self.skipped)
 
     def restore(self, tensors: object, scalars: Mapping[str, float], step: int) -> None:
-        """Restore what `state` returned before `step`; refuse anything else."""
+        """Restore what `state` returned before `step`; reject anything else."""
         wanted = self._all()
         values = checked(tensors, wanted, scalars)
         for name, arrays in wanted.items():
@@ -250,13 +250,13 @@ class Learner:
         self.skipped, self.closed = int(scalars["skipped"]), step - 1
 
     def _all(self) -> dict[str, dict[str, Array]]:
-        """Return each tensor's parameter and its optimiser state, and so of each shard."""
+        """Return parameter and optimiser state of each tensor and of each shard."""
         shards = {self._plan.launches[i].name: shard for i, shard in self._shards.items()}
         return {**{n: {"value": v, **self.kept[n]} for n, v in self.values.items()}, **shards}
 
 
 def step_numbers(scale: LossScale, skipped: int) -> dict[str, float]:
-    """Return a checkpoint's numbers of the steps: loss scale, good steps, skipped steps."""
+    """Return the numbers of a checkpoint: loss scale, good steps, skipped steps."""
     return {"scale": scale.value, "good": scale.good, "skipped": skipped}
 
 
@@ -288,7 +288,7 @@ def flat(array: Array) -> Array:
 
 
 def check_tensors(net: TrainableNet, plan: Plan) -> None:
-    """Refuse a plan for another net."""
+    """Reject a plan for another net."""
     graph = plan.net
     layers = [layer.name for layer in graph.layers]
     shapes = {name: tensor.shape for name, tensor in graph.tensors.items()}

@@ -16,11 +16,11 @@ from commsched.train.samples import Data
 from commsched.train.workers.pipeline import PipelineWorker
 from commsched.train.workers.stage import Add, StageNet, shapes_around
 
-AHEAD = 2  # steps that scores may be under way, for each stage: batches stream
+AHEAD = 2  # steps by which scores may be late, per stage, because batches stream
 
 
 class LocalNet(StageNet):
-    """A stage whose gradient comes from its chunk's loss, with the head if the chunk ends here."""
+    """A stage whose gradient comes from its chunk's loss; a chunk's last stage has the head."""
 
     def __init__(self, assigned: Assignment, stages: Sequence[Stage], number: int) -> None:
         super().__init__(assigned, stages, number)
@@ -36,11 +36,11 @@ class LocalNet(StageNet):
             self.head = _head(net, plan, number)
             self._check_head(assigned.data)
         self._again: ForwardBackward | None = (
-            None  # the batch under way, for the loss of the next stage
+            None  # the batch's pass for the loss of the next stage
         )
 
     def _check_head(self, data: Data) -> None:
-        """Refuse a head that cannot read the stage's outputs."""
+        """Reject a head that cannot read the stage's outputs."""
         tile_of(self._outputs, last_reads(self.net, data))
 
     def _enter_from_above(
@@ -56,7 +56,7 @@ class LocalNet(StageNet):
             self._again = walk.copy()
 
     def second_backward(self, step: int, add: Add) -> None:
-        """Do a second backward of the batch, from the gradient of the next stage's loss."""
+        """Run a second backward of the batch, from the gradient of the next stage's loss."""
         number, walk = self.stage.number, self._again
         assert walk is not None
         walk.above = self._fetch_message(step, Hop(number + 1, number, 0))
@@ -65,10 +65,10 @@ class LocalNet(StageNet):
 
 
 class LocalLossWorker(PipelineWorker):
-    """A stage that learns from a loss of its own, or from the loss at the end of its chunk.
+    """A stage that learns from its own loss, or from the loss at the end of its chunk.
 
     Only the last stage reports scores. A stage starts the next batch once it has updated, without
-    waiting for others. So stages cannot skip a step together: they compute in 32 bits.
+    waiting for others. So stages cannot skip equal steps, and must compute in 32 bits.
     """
 
     parts = LocalNet
@@ -97,7 +97,7 @@ class LocalLossWorker(PipelineWorker):
 
 
 def _head(net: TrainableNet, plan: Plan, number: int) -> slice:
-    """Return the place of a stage's auxiliary head among the layers of a net."""
+    """Return the index of a stage's auxiliary head among the layers of a net."""
     names = [layer.name for layer in net.layers]
     name = head_name(number)
     if name not in names:
@@ -110,6 +110,6 @@ def _head(net: TrainableNet, plan: Plan, number: int) -> slice:
 
 
 def last_reads(net: TrainableNet, data: Data) -> Shape:
-    """Return the shape of what the last layer of a net reads of one sample, besides its heads."""
+    """Return the shape of one sample's inputs of a net's last layer, not counting heads."""
     trunk = sum(not is_head(layer.name) for layer in net)
     return shapes_around(net, data, slice(trunk - 1, trunk))[0]

@@ -10,7 +10,7 @@ from commsched.train.workers.stage import OnStage, StageNet, stages_of
 
 
 class PipelineWorker(OnStage, Learner):
-    """A stage of a net on one rank, or several if stages are interleaved.
+    """A stage of a net on one rank, or several stages if they are interleaved.
 
     Gradients of microbatches are added in float32, in the order of their backwards.
     """

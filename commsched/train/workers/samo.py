@@ -27,16 +27,15 @@ from commsched.train.workers.learner import checked, step_numbers
 from commsched.train.workers.stage import OnStage, StageNet, stages_of
 
 MOST = 65504.0  # the largest half
-WORDS = ("values", "mean", "square")  # what a checkpoint has of each tensor, (n,) float32
+WORDS = ("values", "mean", "square")  # arrays of each tensor in a checkpoint, (n,) float32
 
 
 class SamoWorker(OnStage):
     """A stage of a pruned net on one rank: kept parameters learn, the others are zero.
 
-    A layer's gradient is packed at once, and pruned values are dropped. Microbatches are
-    added as halves, in their order. A step counts only if no rank has a value from 65504 / D on,
-    the largest half over the D replicas: then no partial sum exceeds the range, apart from
-    rounding.
+    A layer's gradient is packed at once, which drops pruned values. Microbatches are added in
+    float16, in order. A step counts only if all values on all ranks are below 65504 / D (the
+    largest float16 over D replicas): then no partial sum exceeds the range, apart from rounding.
     """
 
     alike, ahead = True, 1
@@ -67,8 +66,8 @@ class SamoWorker(OnStage):
         self.skipped = 0  # steps that were left out
         self.report: Callable[[int, Score, bool], None] = lambda step, score, overflow: None
         self.overflowed: Callable[[int], bool] = lambda step: False
-        self._closed = -1  # the last step that is known to count or not
-        self._left_out = False  # that step
+        self._closed = -1  # the last step that is known to count or to be skipped
+        self._left_out = False  # whether that step is skipped
         self._score, self._overflow = Score(0.0, 0, 0), False  # of this step, here
         self._divisor = 1.0  # divisor of the step's sums
         self._results: dict[int, Array] = {}  # launch -> sum or mean
@@ -113,7 +112,7 @@ class SamoWorker(OnStage):
             pruned.pack(self.states[name], gradient.reshape(-1))
 
     def _end_step(self, step: int) -> None:
-        """Check for sums that could overflow and must not be sent."""
+        """Check for gradients whose sums could overflow and must not be sent."""
         packed = [state.packed for state in self.states.values()]
         # one check for all sums, because each check waits for the device
         within = on_host(self._module.stack([(abs(each) < self._limit).all() for each in packed]))
@@ -124,7 +123,7 @@ class SamoWorker(OnStage):
         self.report(step, self._score.as_numbers(), self._overflow)
 
     def _update_with(self, step: int, launch: int) -> None:
-        """Update with a launch's sum, unless the ranks have agreed to leave the step out."""
+        """Update with a launch's sum, unless the ranks have agreed to skip the step."""
         self._conclude_step(step)
         planned = self._plan.launches[launch]
         if len(self._stage.stage.ranks) == 1:  # nothing was exchanged
@@ -148,7 +147,7 @@ class SamoWorker(OnStage):
             self.skipped += self._left_out
 
     def settle(self) -> None:
-        """Nothing to do: results are applied in their own step."""
+        """Do nothing: results are applied in their own step."""
 
     # For checkpoints
 
@@ -189,9 +188,9 @@ def start_of(
     layers: slice = slice(None),
     beat: Callable[[], None] = lambda: None,
 ) -> dict[str, Array]:
-    """Return some layers' parameters before the first step; every rank makes the same.
+    """Return some layers' initial parameters, equal on every rank.
 
-    beat: is called after each step of a warm-up.
+    beat: called after each step of a warm-up.
     """
     params = STRATEGIES[plan.strategy].settings(plan)
     if params["mask"] != "early-bird":
@@ -203,7 +202,7 @@ def start_of(
 
 
 def mask_of(plan: Plan, seed: int, name: str, values: Array) -> Array | None:
-    """Choose the elements of a tensor that are kept, by its values at the start; None: all."""
+    """Choose the elements of a tensor to keep, by its initial values; None: all."""
     kept, params = plan.net.tensors[name].numel, STRATEGIES[plan.strategy].settings(plan)
     if kept == values.size:
         return None

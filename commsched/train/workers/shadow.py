@@ -1,4 +1,4 @@
-"""The worker of strategy `shadow`, which learns alone and merges averages."""
+"""The worker of strategy `shadow`, which learns by itself and merges averages."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,16 +15,16 @@ from commsched.train.workers.learner import MOST_AHEAD, Learner, flat
 
 
 class ShadowWorker(Learner):
-    """Updates with its own gradients; ranks hold parameters of their own.
+    """A learner that updates with its own gradients, so ranks have different parameters.
 
-    If 16-bit gradients overflow on a rank, only that rank skips the step. So each rank has a loss
-    scale of its own.
+    If 16-bit gradients overflow on a rank, only that rank skips the step. So each rank has its own
+    loss scale.
     """
 
     alike = False
 
     def __init__(self, assigned: Assignment) -> None:
-        self._numbers = assigned.module.zeros(3, np.float32)  # loss scale, good, left out
+        self._numbers = assigned.module.zeros(3, np.float32)  # loss scale, good and skipped steps
         super().__init__(assigned)
         params = STRATEGIES[self._plan.strategy].settings(self._plan)
         self.ahead = min(int(params["every"]) + int(params["lag"]), MOST_AHEAD)

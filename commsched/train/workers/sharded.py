@@ -18,7 +18,7 @@ from commsched.train.workers.learner import Learner, flat
 
 
 class ShardedWorker(Learner):
-    """Keeps float32 parameters and optimiser state of its shards only.
+    """A learner with float32 parameters and optimiser state of its shards only.
 
     Layers compute with the parameters that were gathered last. Under `zero3` these live from their
     gather to the end of their unit's computation. Under `zero2` and `zero3` gradients live until
@@ -37,7 +37,7 @@ class ShardedWorker(Learner):
             if index is not None
         }
         self._shapes = {name: values.shape for name, values in self.values.items()}
-        # by direction and layer: tensors that layers drop once they have computed
+        # direction, layer -> tensors that the layer drops after its computation
         self._drops = {
             (backward, unit.start if backward else unit.stop - 1): self._tensors(unit)
             for unit in self._units
@@ -70,7 +70,7 @@ class ShardedWorker(Learner):
         self._use({n: values[here] for n, _, here in self._plan.launches[launch].places})
 
     def _use(self, found: Mapping[str, Array]) -> None:
-        """Compute with a copy of these parameters."""
+        """Let layers compute with a copy of these parameters."""
         kind = np.float16 if self.settings.half else np.float32
         for name, values in found.items():
             if name not in self.used:
@@ -117,13 +117,13 @@ class ShardedWorker(Learner):
     # For checkpoints
 
     def refresh(self) -> None:
-        """Nothing to do after a restore: a step begins with gathers."""
+        """Do nothing after a restore: a step begins with gathers."""
         if self.values:
             super().refresh()
 
 
 def _check_borrowed(net: TrainableNet, found: tuple[LayerUnit, ...]) -> None:
-    """Refuse a unit that reads a tensor which another unit has gathered, and may have dropped."""
+    """Reject a unit that reads a tensor which another unit gathers and may have dropped."""
     for unit in found:
         for layer, name in lent(net.layers[unit.start : unit.stop]):
             raise CommschedError(

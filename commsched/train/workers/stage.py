@@ -1,4 +1,4 @@
-"""A rank's stage of a real net: microbatches on their way through it, and their messages."""
+"""A rank's stage of a real net: passes of microbatches through the stage, and their messages."""
 
 from abc import ABC, abstractmethod
 from collections import deque
@@ -44,7 +44,7 @@ Add = Callable[[Gradients], None]  # takes the gradients of one layer
 
 
 class StageNet:
-    """Consecutive layers of a net on one rank; `used` are the parameters that compute.
+    """Consecutive layers of a net on one rank, which compute with the parameters `used`.
 
     Every replica of the pipeline learns its part of the batch, in microbatches of equal size.
     Messages are activations and their gradients, as the layers compute them.
@@ -61,15 +61,15 @@ class StageNet:
         self._place = self.stage.ranks.index(rank)
         self._replica, self._replicas = self._place // self.stage.width, self.stage.replicas
         self._shares = 1 if plan.mean else self._replicas
-        self._sharing = plan.net.sequence  # ranks of a team, each with its run of the tokens
+        self._sharing = plan.net.sequence  # number of ranks that share tokens
         first = sum(len(stage.trunk) for stage in stages[:number])
         self.layers = slice(first, first + len(self.stage.trunk))
         segments = int(
             params.get("recompute", 0)
-        )  # whose inputs alone are kept; 0: keep everything
+        )  # number of recomputed segments; 0: keep all activations
         cuts = cuts_of(self.stage, segments)[:-1] if segments else ()
         self._starts = tuple(first + cut for cut in cuts)
-        self._tells = number > 0  # whether it sends a gradient to the previous stage
+        self._tells = number > 0  # whether the stage sends a gradient to the previous stage
         own = net.layers[self.layers]
         self._before, self._behind = (
             stages[k].ranks[self._place] if 0 <= k < len(stages) else -1
@@ -100,15 +100,15 @@ class StageNet:
 
     @property
     def _samples(self) -> int:
-        """Samples of a microbatch."""
+        """Return the number of samples of a microbatch."""
         return self.settings.batch // (self._replicas * self.microbatches)
 
     def forward(
         self, step: int, microbatch: int, scale: float
     ) -> Generator[Any, Array, Score | None]:
-        """Take a microbatch through the layers; the last stage gives its score.
+        """Take a microbatch through the layers; on the last stage, return its score.
 
-        Yields what tensor-parallel ranks must sum. The gradient that goes back is the gradient of
+        Yield the parts that tensor-parallel ranks must sum. Backward starts from the gradient of
         `scale` times the mean loss of the whole batch.
         """
         number, some = self.stage.number, self._samples_of(step, microbatch)
@@ -130,14 +130,14 @@ class StageNet:
         return RecomputingForwardBackward(self.net, self.used, inputs, self._starts)
 
     def _judge(self, walk: ForwardBackward, targets: Array, scale: float) -> Score:
-        """Score a microbatch behind a head, where its backward begins."""
+        """Score a microbatch after the last layer or a head; its backward begins there."""
         weight = scale / (targets.size * self.microbatches * self._shares)
         return walk.score(self._asarray(self._own_tokens(targets)), weight)
 
     def backward(self, step: int, microbatch: int, add: Add) -> Generator[Any, Array, None]:
         """Take a microbatch back; `add` each layer's gradients once they are complete.
 
-        Yields what tensor-parallel ranks must sum.
+        Yield the parts that tensor-parallel ranks must sum.
         """
         number, walk = self.stage.number, self._walks.pop(microbatch)
         self._enter_from_above(step, microbatch, walk, add)
@@ -148,7 +148,7 @@ class StageNet:
     def _enter_from_above(
         self, step: int, microbatch: int, walk: ForwardBackward, add: Add
     ) -> None:
-        """Take the gradient that enters a stage from above; `add` a head's own gradients."""
+        """Take the gradient from the next stage; with a head, `add` the head's own gradients."""
         if not self.stage.last:
             number = self.stage.number
             walk.above = self._fetch_message(step, Hop(number + 1, number, microbatch))
@@ -166,7 +166,7 @@ class StageNet:
         return train.of(mine[part_of(len(mine), microbatch, self.microbatches)])
 
     def own_rows(self, values: Array) -> Array:
-        """Return the rows of this rank's tokens, (length / sharing, ...), of (length, ...)."""
+        """Return this rank's tokens, (length / sharing, ...), of (length, ...)."""
         return values[part_of(len(values), self._place % self._sharing, self._sharing)]
 
     def _own_tokens(self, values: Array) -> Array:
@@ -191,7 +191,7 @@ class StageNet:
         self._ready[step, hop] = packet.view(np.uint8)
 
     def _fetch_message(self, step: int, hop: Hop) -> Array:
-        """Return a message's content; activations and their gradients have the same shape."""
+        """Return a message's content; activations and their gradients have equal shapes."""
         packet = self._here.pop((step, hop))
         if self._device is not HOST:
             packet = self._copy_packet(packet)
@@ -200,7 +200,7 @@ class StageNet:
     def _copy_packet(self, packet: Array) -> Array:
         """Copy a packet into memory of this thread's stream.
 
-        The packet's own memory may be reused by another stream before it is read here.
+        Another stream may reuse the packet's own memory before the packet is read here.
         """
         found = packet.copy()
         self._read.append((self._device.mark(), packet))
@@ -223,14 +223,14 @@ class StageNet:
 
     @property
     def held_out(self) -> Iterator[Samples]:
-        """Yield this rank's part of the held-out samples, as many as are scored together."""
+        """Yield this rank's held-out samples, in parts that are scored together."""
         held = self._data.held_out
         own = part_of(len(held), self._place, len(self.stage.ranks))
         for start in range(own.start, own.stop, AT_ONCE):
             yield held.of(np.arange(start, min(start + AT_ONCE, own.stop)))
 
     def evaluate(self, some: Samples, others: Neighbours, used: Mapping[str, Array]) -> Score:
-        """Score samples on the last stage, and pass on activations on others.
+        """Score samples on the last stage; on other stages, pass on activations.
 
         used: the whole parameters of the stage.
         """
@@ -266,7 +266,7 @@ def evaluated(
 
 
 def _check_borrowed(net: TrainableNet, layers: Sequence[TrainableLayer]) -> None:
-    """Refuse a cut between layers that share a tensor."""
+    """Reject a cut between layers that share a tensor."""
     for layer, name in lent(layers):
         raise CommschedError(
             f"net {net.name!r}: layer {layer!r} reads tensor {name!r} of another stage;"
@@ -275,7 +275,7 @@ def _check_borrowed(net: TrainableNet, layers: Sequence[TrainableLayer]) -> None
 
 
 def _check_tokens(sample: tuple[int, ...], ranks: int) -> None:
-    """Refuse ranks that cannot have equally many tokens of a sample."""
+    """Reject ranks that cannot have equally many tokens of a sample."""
     if ranks > 1 and sample[0] % ranks:
         raise CommschedError(
             f"sequence=1: {sample[0]} tokens of a sample do not divide among {ranks}"
@@ -286,7 +286,7 @@ def _check_tokens(sample: tuple[int, ...], ranks: int) -> None:
 def shapes_around(
     net: TrainableNet, data: Data, layers: slice
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shapes of one sample before and behind some layers."""
+    """Return the shapes of one sample before and after some layers."""
     before = net.layers[: layers.start]
     own = net.layers[layers]
     starts = {n: start for layer in (*before, *own) for n, start in layer.tensors.items()}
@@ -297,7 +297,7 @@ def shapes_around(
 
 
 def _other_size(plan: Plan, stage: Stage, shape: tuple[int, ...], kind: "np.dtype[Any]") -> str:
-    """Describe that a plan's messages differ in size from the net's."""
+    """Return the error that a plan's messages differ in size from the net's."""
     size = f"{' x '.join(map(str, shape))} {kind.name}"
     precision = " --precision fp16" if kind == np.float16 else ""
     return (
@@ -308,17 +308,17 @@ def _other_size(plan: Plan, stage: Stage, shape: tuple[int, ...], kind: "np.dtyp
 
 
 class OnStage(ABC):
-    """A worker that learns stages of a net: microbatch by microbatch, then the update."""
+    """A worker for stages of a net: it computes microbatch by microbatch, then updates."""
 
     _stages: Sequence[StageNet]
     scale: LossScale
     _score: Score  # of this step, here
     _turns = 0  # forwards and backwards of this step, so far
-    _paused = False  # within one of them
+    _paused = False  # True: within a turn
 
     @abstractmethod
     def _begin_step(self) -> None:
-        """Forget the gradients of the step before."""
+        """Drop the gradients of the previous step."""
 
     @abstractmethod
     def _add_gradients(self, gradients: Gradients) -> None:
@@ -326,14 +326,14 @@ class OnStage(ABC):
 
     @abstractmethod
     def _end_step(self, step: int) -> None:
-        """Check the gradients and report, once all microbatches are through."""
+        """Check the gradients and report, after all microbatches."""
 
     @abstractmethod
     def _update_with(self, step: int, launch: int) -> None:
         """Apply the sum of a launch."""
 
     def perform(self, step: int, op: Op) -> None:
-        """Do one operation of the compute stream; its inputs are there."""
+        """Perform one operation of the compute stream, whose inputs are complete."""
         with np.errstate(over="ignore", invalid="ignore"):  # gradients are checked later
             if op.kind is Kind.APPLY:
                 self._update_with(step, op.launch)
@@ -349,12 +349,12 @@ class OnStage(ABC):
                 self._end_step(step)
 
     def _microbatch(self, step: int, op: Op) -> bool:
-        """Do a forward or backward; tell whether it is over."""
+        """Run a forward or backward; tell whether it is over."""
         alone(self._turn(step, op))
         return True
 
     def _turn(self, step: int, op: Op) -> Generator[Any, Array, None]:
-        """Do a forward or backward; yield what tensor-parallel ranks must sum."""
+        """Run a forward or backward; yield the parts that tensor-parallel ranks must sum."""
         assert op.turn is not None, op
         stage, microbatch = self._stages[op.turn.chunk], op.turn.microbatch
         if op.turn.backward:

@@ -1,4 +1,4 @@
-"""Whole parameters from the parts that neighbouring ranks hold."""
+"""Teams of ranks that hold parts of parameters, and whole parameters from the parts."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -18,10 +18,10 @@ class Team(NamedTuple):
     net: TrainableNet  # whole
     rank: int
     width: int  # ranks
-    experts: bool  # they share experts; else they are tensor-parallel
+    experts: bool  # True: the ranks share experts; False: they are tensor-parallel
 
     def part(self) -> TrainableNet:
-        """Return the net with the parts of this rank."""
+        """Return the net with this rank's parts."""
         return self.net.shared(self.rank % self.width, self.width, self.experts)
 
     def whole(
@@ -30,7 +30,7 @@ class Team(NamedTuple):
         others: Neighbours,
         asarray: Callable[[Array], Array],
     ) -> Mapping[str, Array]:
-        """Return the whole values of all parameters, of whose parts this rank has `values`."""
+        """Return the whole parameters; `values` are this rank's parts."""
         cuts = {n: start.cut for n, start in self.net.tensors.items()}
         parted = {
             n: cut for n in values if (cut := cuts[n]) is not None and cut.experts == self.experts

@@ -21,19 +21,19 @@ class Trainee(GradientSource, Protocol):
     ahead: int  # steps whose scores may be under way
     skipped: int  # steps that were left out
     rates: Rates  # learning rates
-    mail: Mail | None  # its messages to single ranks; None: none
-    report: Callable[[int, Score, bool], None]  # takes a step's score and overflow here
+    mail: Mail | None  # messages to single ranks; None: no messages
+    report: Callable[[int, Score, bool], None]  # takes a step's score and overflow on this rank
     overflowed: Callable[[int], bool]  # whether a step overflowed on any rank
 
     @property
     def roles(self) -> Roles:
-        """Return the objects that its engine calls."""
+        """Return the objects that the engine calls."""
 
     def whole(self, others: Neighbours) -> Mapping[str, Array]:
         """Return the parameters that this rank computes with, float32; all ranks call it."""
 
     def perform(self, step: int, op: Op) -> None:
-        """Do one operation of the compute stream; its inputs are there."""
+        """Perform one operation of the compute stream, whose inputs are complete."""
 
     def settle(self) -> None:
         """Apply all results; no exchange may be under way."""
@@ -41,12 +41,12 @@ class Trainee(GradientSource, Protocol):
     def evaluate(self, others: Neighbours) -> Iterator[Score]:
         """Score this rank's part of the held-out samples, part by part; all ranks call it.
 
-        A rank takes what the rank before it in a pipeline gives in the same part, and what the
-        last one gives in the part before.
+        In each part a rank takes values of the previous pipeline rank in this part, and of the last
+        pipeline rank in the previous part.
         """
 
     def state(self) -> tuple[dict[str, Any], dict[str, float]]:
         """Return this rank's arrays, and the common numbers; no exchange may be under way."""
 
     def restore(self, tensors: object, scalars: Mapping[str, float], step: int) -> None:
-        """Restore what `state` returned before `step`; refuse anything else."""
+        """Restore what `state` returned before `step`; reject anything else."""
