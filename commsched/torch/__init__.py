@@ -1,6 +1,6 @@
-"""A PyTorch script at both ends of the loop: nets come from it, and plans run in it.
+"""The integration with PyTorch: nets come from a training script, and plans run in the script.
 
-Nothing else of commsched imports this package or torch.
+Of the rest of commsched only `cli` and `lab` import this package or torch.
 """
 
 import importlib.util

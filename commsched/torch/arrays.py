@@ -1,4 +1,4 @@
-"""Tensors as an exchange's arrays and back, in the same memory: NumPy's, or CuPy's on a GPU."""
+"""Conversion between tensors and arrays in the same memory: NumPy's, or CuPy's on a GPU."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from commsched.errors import CommschedError
 
 
 def device_of(tensors: Mapping[str, Any]) -> str:
-    """Return the device of a model's parameters by name, "cpu" or "cuda"; refuse several ones."""
+    """Return the device of a model's parameters, "cpu" or "cuda"; reject several devices."""
     if not tensors:
         return "cpu"
     name, first = next(iter(tensors.items()))
@@ -29,7 +29,7 @@ def device_of(tensors: Mapping[str, Any]) -> str:
 
 
 def check_on_host(tensors: Mapping[str, Any], what: str) -> None:
-    """Refuse a model on a GPU, whose work the host's clock does not time."""
+    """Reject a model on a GPU, whose work the host's clock does not time."""
     if device_of(tensors) != "cpu":
         raise CommschedError(
             f"{what} times the work of models on the cpu; for one on a GPU, plan what"
@@ -38,7 +38,7 @@ def check_on_host(tensors: Mapping[str, Any], what: str) -> None:
 
 
 def share_stream(tensors: Mapping[str, Any]) -> None:
-    """Let CuPy work in this thread where PyTorch does: on the GPU of tensors, in its stream."""
+    """Let CuPy in this thread use PyTorch's GPU and current stream."""
     device = next(iter(tensors.values())).device
     if device.type == "cuda":
         import cupy

@@ -1,4 +1,4 @@
-"""`commsched.torch.attach`: a model's gradients are averaged over the ranks while it computes."""
+"""`commsched.torch.attach`: the average of a model's gradients over the ranks, under backward."""
 
 import os
 from pathlib import Path
@@ -31,34 +31,34 @@ def attach(
 ) -> Sync:
     """Average a model's gradients over all ranks, as a plan says; all ranks call it together.
 
-    Afterwards a training script stays as it is for one process. `backward()` hands
+    The rest of a training script stays as it is for one process. `backward()` hands
     gradients over as soon as they fill a bucket, and returns when every `.grad` holds the mean over
     all ranks, as with DistributedDataParallel. Gradients are read in place and copied once into the
     buckets; on the host `.grad` then is the memory of the bucket, on a GPU the mean is copied into
-    it. Sparse gradients of embeddings are handed over as rows and come back sparse, see
+    `.grad`. Sparse gradients of embeddings are handed over as rows and come back sparse, see
     `Exchanger.ready`. Parameters and buffers start as those of rank 0.
 
-    Parameters lie in memory of the host, or all on one GPU of each rank (the extra `cuda`). There
-    CuPy adds gradients in PyTorch's current stream, which must stay the same one: let the script
-    work in a `torch.cuda.Stream`, because no transfer overlaps the work of CUDA's default stream.
+    Parameters lie in host memory, or all on one GPU of each rank (the extra `cuda`). On a GPU CuPy
+    adds gradients in PyTorch's current stream, which must not change: let the script work in a
+    `torch.cuda.Stream`, because no transfer overlaps the work of CUDA's default stream.
 
     `comm`: all ranks, COMM_WORLD by default. With `find_unused_parameters` a parameter may get no
-    gradient on some ranks; on none, its `.grad` stays None. With `broadcast_buffers` each forward
-    pass in training mode begins with the buffers of rank 0. Give `skip_overflow` with a GradScaler:
-    NaN or infinity on any rank then makes all gradients infinite on all ranks, so that all skip the
-    step; otherwise it ends the job. `timeline`, `record` and `timeout` [s] are those of Exchanger;
-    the timeline, which the variable COMMSCHED_TIMELINE can ask for, too, has the layers' forward
-    passes, "data" and "optimizer" beside what an Exchanger records.
+    gradient on some ranks; if it gets none on any rank, its `.grad` stays None. With
+    `broadcast_buffers` each forward pass in training mode begins with the buffers of rank 0. Give
+    `skip_overflow` with a GradScaler: NaN or infinity on any rank then makes all gradients infinite
+    on all ranks, so that all skip the step; otherwise it ends the job. `timeline`, `record` and
+    `timeout` [s] are those of Exchanger; the timeline (also set by the variable COMMSCHED_TIMELINE)
+    has the layers' forward passes, "data" and "optimizer" in addition to an Exchanger's spans.
 
-    Plans of `daso` average gradients and buffers in each node, plans of `shadow` none; ranks then
-    hold parameters of their own, which the optimizer's step merges as the plan says. It returns
-    once that is done. Until `backward()` of the next step parameters may be changed at will.
+    Plans of `daso` average gradients and buffers only in each node, plans of `shadow` nowhere.
+    Ranks then have different parameters, which the optimizer's step merges, before it returns, as
+    the plan says. Until `backward()` of the next step the script may change parameters.
 
     Give the optimizer as `update_in_forward` to hide late exchanges under the next forward pass:
-    `backward()` no longer waits, and `optimizer.step()` is done in parts, before each module that
-    reads what it changes. The bits are the same. Between `backward()` and the next forward pass
-    `.grad` is None, so nothing can clip or scale gradients, and parameters are as before the step;
-    `state_dict()` of model, optimizer and this exchange, and `close()`, finish the step first.
+    `backward()` no longer waits, and `optimizer.step()` is done in parts, each before the module
+    that reads the updated parameters. The bits are equal. Between `backward()` and the next forward
+    pass `.grad` is None, so the script cannot clip or scale gradients, and parameters are as before
+    the step; `state_dict()` of model, optimizer and this exchange, and `close()`, finish it first.
     """
     comm = started_by_mpi(comm)
     timeline = timeline or wanted_timeline()
@@ -88,12 +88,12 @@ def attach(
 
 
 def wanted_timeline() -> str | None:
-    """Return the file that the user's variable COMMSCHED_TIMELINE asks for."""
+    """Return the file that the environment variable COMMSCHED_TIMELINE names."""
     return os.environ.get("COMMSCHED_TIMELINE") or None
 
 
 def started_by_mpi(comm: MPI.Intracomm | None) -> MPI.Intracomm:
-    """Return the ranks, COMM_WORLD by default; refuse torchrun's processes, unknown to MPI."""
+    """Return the ranks, COMM_WORLD by default; reject torchrun's processes, unknown to MPI."""
     comm = MPI.COMM_WORLD if comm is None else comm
     ranks = os.environ.get("WORLD_SIZE", "1")
     if "TORCHELASTIC_RUN_ID" in os.environ and comm.size == 1 and ranks != "1":

@@ -1,4 +1,4 @@
-"""What `attach` costs the thread that computes: gradients handed over, means put back."""
+"""The cost of `attach` for the computing thread: handing over gradients, putting back means."""
 
 import time
 from collections.abc import Mapping
@@ -24,8 +24,8 @@ STEPS = 6  # the first one does not count
 def measure(net: Net, parameters: Mapping[str, Any]) -> Array:
     """Return the thread's seconds per tensor, handed over and put back: (2, tensors).
 
-    The parameters need gradients. They are handed to an Exchanger of this rank alone, so that
-    nobody waits for others; processor time does not count the exchange in other threads.
+    The parameters need gradients. An Exchanger of this rank alone takes the gradients, so that no
+    rank waits for others; processor time does not include the exchange in other threads.
     """
     alone = replace(machine_file.load("localhost"), node_of_rank=(0,), overrides={})
     lists = {t.name: "all-gather+coo" for t in net.tensors.values() if t.lists}
@@ -36,13 +36,13 @@ def measure(net: Net, parameters: Mapping[str, Any]) -> Array:
     spent = np.zeros((STEPS, 2, len(given)))
     place = {name: at for at, name in enumerate(net.tensors)}
     for parameter in given.values():
-        if parameter.grad is not None:  # of a loss that grew beyond all bounds
+        if parameter.grad is not None:  # the loss may have diverged
             _values(parameter.grad.detach()).nan_to_num_()
     with Exchanger(plan, MPI.COMM_SELF) as exchanger, torch.no_grad():
         for step in spent:
             for name, parameter in given.items():
                 begun = time.thread_time()
-                if parameter.grad is None:  # this rank did not use it
+                if parameter.grad is None:  # this rank did not use the parameter
                     ready = no_gradient(parameter, net.tensors[name].lists)
                 else:
                     ready = handed_over(name, parameter.grad)
@@ -61,7 +61,7 @@ def _values(gradient: Any) -> Any:
 
 
 def added(net: Net, spent: Array) -> Net:
-    """Add what `measure` returns: to the backward of each layer, and before the update."""
+    """Add the result of `measure` to the backward of each layer, and before the update."""
     hands = dict(zip(net.tensors, spent[0].tolist(), strict=True))
     before, after = float(spent[0].sum()), float(spent[1].sum())
 

@@ -32,7 +32,7 @@ from commsched.torch.parameters import check_alike, check_kind, trained
 from commsched.torch.states import Buffers
 
 WARM_UP = 3  # steps that are not measured
-ALONE = 3  # steps of one rank while the others sleep
+ALONE = 3  # steps of one rank while the other ranks sleep
 
 
 def capture(
@@ -49,30 +49,29 @@ def capture(
     graph: bool = True,
     record: str | Path | None = None,
 ) -> Net:
-    """Train on all ranks at once, without exchange, and return what was measured as a net.
+    """Train on all ranks at once, without exchange, and return the measurements as a net.
 
-    `loss(batch)` does the forward pass and returns a scalar. A layer is a module that has trained
-    parameters of its own; layers stand in the opposite order of that in which their gradients are
-    complete. Seconds are means over ranks of medians over `steps` steps after 3 others, or of their
-    means where ranks share cores. A layer's forward seconds end with its module and begin with the
-    end of the module before, so they hold what lies between: activations, attention, other modules.
-    The loss belongs to the last module. The seconds before the first layer hold zeroing and the
-    batch. Before all that, the first rank of each node does some steps while the others sleep,
-    which tells how ranks slow each other.
-    Model, optimizer and torch's random numbers are afterwards as before; `batches` begin anew if
-    they end. `batch`: samples per rank; by default the first size of the first tensor of the first
-    batch.
+    `loss(batch)` computes the forward pass and returns a scalar. A layer is a module that directly
+    owns trained parameters; layers are in the reverse order in which their gradients become
+    complete. Seconds are means over ranks of medians over `steps` steps after 3 others; if ranks
+    share cores, of means over these steps. A layer's forward seconds end with its module and begin
+    at the end of the previous module, so they include activations, attention and other modules
+    between. The loss belongs to the last module. The seconds before the first layer include zeroing
+    and the batch. At first, one rank of each node does some steps while the others sleep, which
+    shows how much ranks slow each other.
+    Model, optimizer and torch's random numbers are restored afterwards; `batches` begin anew if
+    they end. `batch`: samples per rank; default: first size of the first batch's first tensor.
 
-    A parameter that gets no gradient on any rank is refused; with `find_unused_parameters` it is
-    left out of the net. What runs inside torch.compile counts as its outermost module. With `graph`
-    torch.export then says which layers each layer reads, if it can trace the model; else they form
-    a chain. The net's source says which, and why.
+    A parameter that gets no gradient on any rank is an error; with `find_unused_parameters` it is
+    left out of the net. A compiled module counts as one layer with all modules inside. With `graph`
+    torch.export tells the layers that each layer reads, if it can trace the model; otherwise the
+    layers form a chain. The net's source tells which, and why.
 
-    What `attach` costs the computing thread is measured, too: handing a layer's gradients over
-    counts as its backward, putting means back as the optimizer's. Large tensors get the density of
-    their gradients and the decay of their magnitudes. With `record` rank 0 leaves samples of its
-    gradients in that file, for `commsched plan --max-error E --gradients FILE`; all in steps after
-    those that count.
+    The cost of `attach` for the computing thread is included: handing over a layer's gradients
+    counts as its backward, putting back means as the optimizer's. Large tensors get the density of
+    their gradients and the decay of their magnitudes. With `record` rank 0 writes samples of its
+    gradients to that file, for `commsched plan --max-error E --gradients FILE`. Gradients are
+    examined in steps after the timed ones.
     """
     comm = started_by_mpi(comm)
     if steps < 2:
@@ -112,7 +111,7 @@ def capture(
         lonely, lasted = _alone(one, comm), list[float]()
         for step in range(-WARM_UP, steps + STEPS):
             keeps = 0 <= step < steps
-            looks = gradients if step >= steps else None  # afterwards: it empties the caches
+            looks = gradients if step >= steps else None  # untimed: it empties the caches
             took = agree.on_all_ranks(
                 lambda keeps=keeps, last=step == steps, looks=looks: one(keeps, last, looks),  # type: ignore[misc]
                 comm,
@@ -128,7 +127,7 @@ def capture(
     observer.laws = gradients.laws()
     observer.decay = {name: round(float(decay), 3) for name, decay in known if decay > 0}
     buffers.restore()
-    model.load_state_dict(before[0], strict=False)  # which has no buffers
+    model.load_state_dict(before[0], strict=False)  # `before` has no buffers
     with torch.no_grad():
         for parameter, values in others:
             parameter.copy_(values)
@@ -154,10 +153,10 @@ def capture(
 def _recognised(
     model: Any, loss: Callable[[Any], Any], batches: "_Batches", comm: MPI.Intracomm
 ) -> tuple[Choices, dict[str, str]]:
-    """Return a watch over what tokens choose, and parameters of experts with their layers.
+    """Return a watch over the choices of tokens, and parameters of experts with their layers.
 
-    A mixture of experts is what a rank sees a token choose of, in a forward pass; of others that
-    look like one, the watch can say why they are none.
+    Modules are a mixture of experts if a rank sees a token choose among them in a forward pass; for
+    other candidates the watch can tell why they are not a mixture.
     """
     choices = Choices(model, mixtures_of(model))
 
@@ -179,7 +178,7 @@ def _recognised(
 
 
 def _alone(one: Callable[[], float], comm: MPI.Intracomm) -> float | None:
-    """Return a step's seconds while the first rank of each node computes; None with one each."""
+    """Return a step's seconds if only the first rank of each node computes; None with one each."""
     local, found = ranks_of_this_node(comm), list[float]()
     first, several = local.rank == 0, agree.largest(local.size, comm) > 1
     local.Free()
@@ -199,13 +198,13 @@ def _alone(one: Callable[[], float], comm: MPI.Intracomm) -> float | None:
 
 
 class _Batches:
-    """The batches, again and again, and the first size of the first one's first tensor."""
+    """The batches in an endless loop, and the first size of the first batch's first tensor."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
         check_batches(batches)
         self._batches = batches
         self._iterator = iter(batches)
-        self.size = 0  # of the first batch; 0 before
+        self.size = 0  # samples of the first batch; 0 before it
 
     def next(self) -> Any:
         found = next(self._iterator, self)
@@ -227,7 +226,7 @@ def _step(
     counts_bytes: bool,
     looks_at: Gradients | None,
 ) -> float:
-    """Do one step, and return its seconds; whatever goes wrong ends the capture on all ranks."""
+    """Do one step, and return its seconds; any error ends the capture on all ranks."""
     with _script():
         begun = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
@@ -247,7 +246,7 @@ def _step(
 
 @contextmanager
 def _script() -> Iterator[None]:
-    """Say in one sentence what goes wrong in the user's script."""
+    """Turn an exception of the user's script into one sentence."""
     try:
         yield
     except CommschedError:
@@ -258,13 +257,13 @@ def _script() -> Iterator[None]:
 
 
 def check_batch(batch: int | None) -> None:
-    """Refuse a batch without samples."""
+    """Reject a batch without samples."""
     if batch is not None and batch < 1:
         raise CommschedError(f"batch must be at least 1, got {batch}")
 
 
 def _check_free(parameters: Mapping[str, Any]) -> None:
-    """Refuse a model whose steps wait for other ranks: one rank also does some alone."""
+    """Reject a model whose steps wait for other ranks: one rank also does some steps alone."""
     if any(map(some_ours, parameters.values())):
         raise CommschedError(
             "the ranks exchange this model's gradients; capture it before attach, or after close()"
@@ -272,7 +271,7 @@ def _check_free(parameters: Mapping[str, Any]) -> None:
 
 
 def check_batches(batches: Any) -> None:
-    """Refuse what cannot be read batch by batch."""
+    """Reject an object that cannot be read batch by batch."""
     if not (hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")):
         raise CommschedError(
             "the batches must be something to iterate over, such as a list or a DataLoader, got"
@@ -281,7 +280,7 @@ def check_batches(batches: Any) -> None:
 
 
 def check_loss(value: Any) -> None:
-    """Refuse what backward() cannot begin with."""
+    """Reject a loss with which backward() cannot begin."""
     if not isinstance(value, torch.Tensor) or value.numel() != 1 or value.grad_fn is None:
         got = list(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
         raise CommschedError(

@@ -1,4 +1,4 @@
-"""The net of what observers measured on all ranks."""
+"""The net from the measurements of all ranks' observers."""
 
 import os
 import socket
@@ -37,11 +37,11 @@ def measured_net(
     inputs: tuple[Any, Any] | None = None,
     alone: float | None = None,
 ) -> Net:
-    """Return what observers measured on all ranks as a net, equal on every rank.
+    """Return the measurements of all ranks' observers as a net, equal on every rank.
 
-    `alone`: seconds of a step of one rank alone over those of all ranks together, if known.
+    `alone`: seconds of a step of one rank by itself over those with all ranks, if known.
 
-    With `inputs` of the model, positional and named ones, torch.export says what a layer reads.
+    With positional and named `inputs` of the model, torch.export tells the inputs of a layer.
     """
     ranks, threads, cores = load_of_host(comm)
     middle = mean_or_median(ranks * threads, cores)
@@ -60,7 +60,7 @@ def measured_net(
     made = agree.on_all_ranks(lambda: _net(observer, comm, name, on, some_unused, middle), comm)
     if inputs is not None and comm.rank == 0:
         made = with_edges(made, observer, inputs)
-    sleeping_barrier(comm)  # the others leave rank 0 the cores meanwhile
+    sleeping_barrier(comm)  # other ranks leave the cores to rank 0
     return net_file.from_data(agree.broadcast_data(net_file.to_data(made), comm), name)
 
 
@@ -71,13 +71,13 @@ def load_of_host(comm: MPI.Intracomm) -> tuple[int, int, float]:
 
 
 def _working_set(observer: Observer) -> float:
-    """Return the bytes of parameters, gradients and what is kept for the backward pass."""
+    """Return the bytes of parameters, gradients and arrays kept for the backward pass."""
     held = sum(p.numel() * p.element_size() for p in observer.parameters.values())
     return 2.0 * float(held) + sum(observer.activation.values())
 
 
 def with_edges(net: Net, observer: Observer, inputs: tuple[Any, Any]) -> Net:
-    """Let layers read what torch.export sees that they read, or stay a chain; the source says."""
+    """Set the inputs of layers by torch.export, or keep the chain; the source tells which."""
     owners = {layer.name: [t.name for t in layer.tensors] for layer in net.layers}
     if observer.compiled:
         found: Edges | str = "it does not look into compiled modules"
@@ -91,7 +91,7 @@ def with_edges(net: Net, observer: Observer, inputs: tuple[Any, Any]) -> Net:
 
 
 def over_ranks(values: Array, comm: MPI.Intracomm) -> Array:
-    """Return the mean over ranks, without ranks that have NaN: (n,)."""
+    """Return the mean over ranks, leaving out NaN: (n,)."""
     found = agree.gather_array(np.asarray(values, np.float64), comm)
     known = np.isfinite(found)
     total = np.where(known, found, 0.0).sum(axis=0)
@@ -99,7 +99,7 @@ def over_ranks(values: Array, comm: MPI.Intracomm) -> Array:
 
 
 def _facts(observer: Observer, comm: MPI.Intracomm, what: str) -> str:
-    """Say how it was measured, and what a net file has no field for."""
+    """Describe the measurement, and facts for which a net file has no field."""
     load = agree.largest(os.getloadavg()[0], comm)
     frozen = [bare_name(n) for n, p in observer.model.named_parameters() if not p.requires_grad]
     parts = [f"{what}, means over {comm.size} ranks, load average {load:.1f}"]
@@ -114,9 +114,9 @@ def _facts(observer: Observer, comm: MPI.Intracomm, what: str) -> str:
 
 
 def used_parameters(observer: Observer, ready: Array, some_unused: bool) -> dict[str, list[str]]:
-    """Return the parameters of each layer that got a gradient; refuse others if all should.
+    """Return the parameters of each layer that got a gradient; raise an error if all should have.
 
-    An expert that no token chose counts as used if another one of its mixture was.
+    An expert that no token chose counts as used if another expert of its mixture was used.
     """
     names = list(observer.parameters)
     unused = {name for name, when in zip(names, ready, strict=True) if np.isnan(when)}
@@ -135,9 +135,9 @@ def used_parameters(observer: Observer, ready: Array, some_unused: bool) -> dict
 def chained(
     observer: Observer, ready: Array, used: dict[str, list[str]], order: tuple[str, ...] = ()
 ) -> tuple[tuple[str, ...], dict[str, float]]:
-    """Return the layers in forward order, and what the backward of each takes.
+    """Return the layers in forward order, and the backward seconds of each layer.
 
-    The order is the opposite of that in which their gradients are complete, if it is not given.
+    Without a given order, it is the reverse of the order in which gradients become complete.
     """
     when = dict(zip(observer.parameters, ready, strict=True))
     ends = {layer: np.nanmax([when[n] for n in names]) for layer, names in used.items()}
@@ -187,7 +187,7 @@ def _net(
 
 
 def tensor_of(observer: Observer, name: str) -> Tensor:
-    """Return a parameter as a net states it: its gradients' non-zeros and decay."""
+    """Return a parameter as a net's tensor, with its gradients' non-zeros and decay."""
     parameter, hit = observer.parameters[name], observer.rows.get(name)
     law, lists = DENSE, False
     if hit:

@@ -1,4 +1,4 @@
-"""Checkpoints of a script: what the parts of its training and torch's random numbers hold."""
+"""Checkpoints of a script: the states of its training's parts and of torch's random numbers."""
 
 import io
 import os
@@ -15,16 +15,16 @@ from commsched.run.job.elastic import FOLDER
 from commsched.run.job.store import Store
 from commsched.run.job.watchdog import watchdog
 
-TIMEOUT = 600.0  # s that ranks wait for each other
+TIMEOUT = 600.0  # s for which ranks wait for each other
 
 
 class Checkpoints:
     """Saves and restores `parts`, such as model, optimizer and `Sync`, on all ranks together.
 
     A part has `state_dict` and `load_state_dict`. The state of torch's random numbers on
-    the CPU is kept, too.
-    `folder` is that of `commsched elastic`; a script without this supervisor names it. All ranks
-    make one, after `attach`.
+    the CPU is saved, too.
+    The default `folder` is that of `commsched elastic`; a script without this supervisor must name
+    a folder. All ranks make a Checkpoints after `attach`.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Checkpoints:
         self._store, self._checked = Store(Path(given), self._comm, "pt", made), False
 
     def resume(self) -> int:
-        """Restore the last whole checkpoint; return the step to go on with, 0 without any."""
+        """Restore the last whole checkpoint; return the next step, 0 without a checkpoint."""
         with watchdog(self._comm, "Checkpoints", TIMEOUT, "the timeout"):
             found = self._store.last(_unpacked)
         if found is None:
@@ -56,7 +56,7 @@ class Checkpoints:
         return manifest.step
 
     def save(self, step: int) -> None:
-        """Write a checkpoint from which the script goes on with `step`; keep the one before."""
+        """Write a checkpoint from which the script continues at `step`; keep the previous one."""
         with watchdog(self._comm, "Checkpoints", TIMEOUT, "the timeout"):
             self._store.save(step, agree.on_all_ranks(self._packed, self._comm), {})
 

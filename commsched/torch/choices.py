@@ -1,4 +1,4 @@
-"""Which experts the tokens of a model choose, seen by hooks while it computes."""
+"""The experts that a model's tokens choose, observed by hooks during forward passes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -18,13 +18,13 @@ from commsched.torch.mixtures import ModuleMixture
 from commsched.torch.observer import tensors_in
 from commsched.torch.parameters import bare_name
 
-CHOOSES = {"topk": 2, "argmax": 1, "max": 1}  # operator -> place of its argument `dim`
+CHOOSES = {"topk": 2, "argmax": 1, "max": 1}  # operator -> index of its argument `dim`
 
 
 class Picks(TorchDispatchMode):  # type: ignore[misc]
     """The choices among `count` values that operators make in a with block.
 
-    The last top-k is the choice; without one each arg max is, and without these each maximum.
+    The last top-k is the choice; without a top-k each argmax; without these each maximum.
     """
 
     def __init__(self, count: int) -> None:
@@ -35,7 +35,7 @@ class Picks(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Call an operator, and keep which values it has chosen."""
+        """Call an operator, and record which values it has chosen."""
         kwargs = kwargs or {}
         made = func(*args, **kwargs)
         name = func._overloadpacket.__name__
@@ -49,7 +49,7 @@ class Picks(TorchDispatchMode):  # type: ignore[misc]
         return made
 
     def choices(self) -> tuple[int, Floats]:
-        """Return the choices of a token, and how often each value was chosen: (count,)."""
+        """Return the number of choices per token, and how often each value was chosen: (count,)."""
         kinds = self._found
         some = kinds["topk"][-1:] or kinds["argmax"] or kinds["max"]
         found = np.zeros(self._count)
@@ -60,17 +60,17 @@ class Picks(TorchDispatchMode):  # type: ignore[misc]
 
 @dataclass
 class SeenTokens:
-    """What the tokens of a mixture did in some steps, on one rank or on all."""
+    """Counts of a mixture's tokens and choices over some steps, on one rank or on all."""
 
     mixture: ModuleMixture
     picks: Floats  # choices of each expert: (count,)
-    rows: Floats  # that each expert read, if it is a module, without rows of zeros: (count,)
+    rows: Floats  # non-zero rows that each expert read, if experts are modules: (count,)
     steps: float = 0.0
-    tokens: float = 0.0  # whose choices were seen
-    inputs: float = 0.0  # rows as wide as the router's that the home read
+    tokens: float = 0.0  # number of tokens whose choices were seen
+    inputs: float = 0.0  # rows read by the home module, as wide as the router's
     top: float = 0.0
     width: float = 0.0  # elements of the rows that experts read
-    most_picks: float = 0.0  # of one expert, rank and step
+    most_picks: float = 0.0  # largest of one expert, rank and step
     most_rows: float = 0.0
     apart: float = 0.0  # 1: experts read different tensors
 
@@ -91,9 +91,9 @@ class SeenTokens:
 
     @property
     def experts(self) -> Experts | str:
-        """The experts that were seen, or why they are none; "": these are other modules.
+        """The observed experts, or why there are none; "": the modules are no experts.
 
-        The capacity is what the busiest expert took of one rank in one step.
+        The capacity is the most that one expert took from one rank in one step.
         """
         count, where = self.mixture.count, self.mixture.layer or "the model"
         read, tokens, top = self.rows.sum(), self.tokens, int(self.top)
@@ -120,7 +120,7 @@ class SeenTokens:
 
 
 class Choices:
-    """Watches the mixtures of a model in some forward passes."""
+    """A watch over the mixtures of a model in some forward passes."""
 
     def __init__(self, model: Any, mixtures: list[ModuleMixture]) -> None:
         self.seen = [SeenTokens(m, np.zeros(m.count), np.zeros(m.count)) for m in mixtures]
@@ -133,7 +133,7 @@ class Choices:
         return [seen.over_ranks(comm) for seen in self.seen]
 
     def watching(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return a loss of a batch whose forward pass is watched."""
+        """Return a loss function whose forward pass is watched."""
 
         def watched(batch: Any) -> Any:
             with self._step():
@@ -154,7 +154,7 @@ class Choices:
         mixture = seen.mixture
         picks, rows = np.zeros(mixture.count), np.zeros(mixture.count)
         under_way: list[Picks] = []
-        read: set[int] = set()  # addresses of what experts read
+        read: set[int] = set()  # addresses of tensors that experts read
 
         def begun(_: Any, inputs: Any, named: Any) -> None:
             fitting = (t for t in tensors_in([inputs, named]) if _width(t) == mixture.width)
@@ -199,12 +199,12 @@ class Choices:
 
 
 def _width(tensor: Any) -> int:
-    """Return the elements of a row of numbers that are learnt from; 0: it has no rows."""
+    """Return the elements of a row of a real-valued tensor; 0: the tensor has no such rows."""
     return int(tensor.shape[-1]) if tensor.ndim > 1 and tensor.is_floating_point() else 0
 
 
 def with_experts(net: Net, mixtures: list[SeenTokens], layer_of: Mapping[str, str]) -> Net:
-    """Give layers the experts that were seen; the source says which, and what was not seen."""
+    """Give layers the observed experts; the source tells which, and what was not observed."""
     said = []
     for seen in mixtures:
         experts, stacks = seen.experts, seen.mixture.stacks

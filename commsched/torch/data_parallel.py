@@ -1,4 +1,4 @@
-"""`commsched.torch.DataParallel`: a model that measures, plans, tries, and keeps what is faster."""
+"""`commsched.torch.DataParallel`: a model that measures, plans, and keeps the faster plan."""
 
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -44,19 +44,17 @@ LEAST = 4  # steps to watch, for medians
 class DataParallel(torch.nn.Module):  # type: ignore[misc]
     """A model whose gradients are averaged over all ranks, by the plan that proves fastest.
 
-    It stands for `model` in a script, as DistributedDataParallel does; all ranks make it together.
+    It replaces `model` in a script, as DistributedDataParallel does; all ranks make it together.
     The first `steps` steps (after 3 others) exchange dense buckets as DistributedDataParallel
     does, while the seconds of layers and exchanges and the rows that embeddings hit are measured.
-    Then the ranks take the `machine` file (if it is one of other ranks, its links inside a node),
-    else what they measured the last time they trained together, else they calibrate themselves for
-    about `calibration` seconds; the rates are scaled so that they explain the exchanges that were
-    measured. Rank 0 plans, at most 20 s long. The plan is tried
-    for `steps` steps, rounded up to fives, in turns with as many of the dense baseline. The faster
-    one stays, and rank 0 says so in one line.
+    The machine comes from the `machine` file (of a file for other ranks, only the links inside a
+    node are used), else from the last measurement of these ranks, else from a calibration of about
+    `calibration` seconds; its rates are scaled to explain the measured exchanges. Rank 0 plans for
+    at most 20 s. The plan is tried for `steps` steps, rounded up to a multiple of five, in turns
+    with as many steps of the dense baseline. The faster plan stays; rank 0 prints that in one line.
 
     Only lossless methods are planned unless `allow` names lossy codecs, such as ("fp16",). The
-    other options are those of `attach`. Copies and pickles compute as the model does, and exchange
-    nothing.
+    other options are those of `attach`. Copies and pickles compute like the model without exchange.
     """
 
     def __init__(
@@ -104,19 +102,19 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
         self._watch: Watch | None = Watch(model)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """Compute as the model does."""
+        """Compute the model's forward pass."""
         return self.module(*inputs, **named)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy has: the model, and no part of the exchange."""
+        """Return the state of a copy: the model without the exchange."""
         return {name: self.__dict__[name] for name in torch.nn.Module().__dict__}
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """Only add up gradients on this rank; the next backward pass outside exchanges the sums."""
+        """Inside the block only add up gradients; the next backward outside exchanges the sums."""
         return self.sync.no_sync()
 
     def close(self) -> None:
-        """End the exchange, on all ranks; without it, it ends with the script."""
+        """End the exchange, on all ranks; without this call it ends with the script."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -124,7 +122,7 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
 
     @property
     def plan(self) -> Plan:
-        """The plan that is followed now."""
+        """The current plan."""
         return self.sync.plan
 
     def _exchanger(self, plan: Plan, timeline: str | None = None) -> Exchanger:
@@ -137,7 +135,7 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
         )
 
     def _record(self) -> None:
-        """Begin to record the timeline, if the user asks for one, with the plan that stays."""
+        """Begin to record the timeline under the final plan, if the user wants one."""
         timeline = wanted_timeline()
         if timeline is not None:
             self.sync.restart(self._exchanger(self.plan, timeline))
@@ -147,7 +145,7 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
             self._watch.observer.note_rows()
 
     def _after_step(self) -> None:
-        """Go on to the next phase once a step's means are there; all ranks do so together."""
+        """Go on to the next phase if it is time, after a step's means; all ranks do so together."""
         if self._watch is not None:
             self._watch.end_of_step(keeps=self._watch.steps >= WARM_UP)
             if self._watch.steps == WARM_UP + self._steps:
@@ -179,7 +177,7 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
             self._trial = PlanTrial(self.sync, dense, found, self._steps)
 
     def _decide(self, trial: PlanTrial) -> None:
-        """Keep the faster plan; the dense one if both are equally fast."""
+        """Keep the faster plan, or the dense one if both are equally fast."""
         self._trial = None
         dense, found = (
             Steps(*(agree.largest(value, self._comm) for value in steps))
@@ -200,7 +198,7 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
             say(f"DataParallel: {text}")
 
     def _here(self) -> Machine:
-        """Return a machine with these ranks' hosts, whose numbers nobody has measured."""
+        """Return a machine with these ranks' hosts, and with unmeasured numbers."""
         nodes = agree.group_of(self._comm).nodes
         return replace(machine_file.load("localhost"), node_of_rank=nodes, overrides={})
 
@@ -228,7 +226,7 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
                 machine=machine,
                 lossy=self._allow,
                 time_limit=PLANNING,
-                params={"overlap": "backward"},  # `backward` returns with all means
+                params={"overlap": "backward"},  # `backward` returns after all means
             )
             return plan_file.to_data(make_plan(request, planner))
 
@@ -251,9 +249,9 @@ class ExchangeTimes:
             self.seconds[self._names[span.name]].append(span.end - span.start)
 
     def fitted(self, machine: Machine, comm: MPI.Intracomm) -> Machine:
-        """Return a machine with rates at which it explains the exchanges; unchanged if none do.
+        """Return the machine with rates that explain the measured exchanges; unchanged if none do.
 
-        The shortest median over the ranks is an exchange without waiting for others.
+        The shortest median over the ranks is the time of an exchange without waiting.
         """
         seconds = np.array([np.median(each) if each else 0.0 for each in self.seconds])
         comm.Allreduce(MPI.IN_PLACE, seconds, op=MPI.MIN)
@@ -265,7 +263,7 @@ class ExchangeTimes:
 
 
 def _unmeasured(observer: Observer) -> Net:
-    """Return the net of a model before anything was measured."""
+    """Return the net of a model, unmeasured."""
     layers, before = [], ()
     for name, owned in observer.owners.items():
         tensors = tuple(_tensor(observer, key) for key in owned)
@@ -280,7 +278,7 @@ def _tensor(observer: Observer, name: str) -> Tensor:
 
 
 def _complete(net: Net, observer: Observer) -> Net:
-    """Add what got no gradient yet: its layer comes last in backward, before all others."""
+    """Add parameters without a gradient so far in a first layer, the last one in backward."""
     missing = [name for name in observer.parameters if name not in net.tensors]
     if not missing:
         return net

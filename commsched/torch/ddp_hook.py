@@ -29,8 +29,8 @@ def hook(
 
     All ranks call it together; `comm` has the ranks of DDP's process group in the same order,
     COMM_WORLD by default. Gradients are handed over with DDP's buckets, so a small `bucket_cap_mb`
-    overlaps best. The last bucket waits for all means. A plan made with `--sum` is refused. For a
-    model on PyTorch's current GPU give `device="cuda"`; with a GradScaler `skip_overflow`, see
+    overlaps best. The last bucket waits for all means. A plan made with `--sum` is rejected. For a
+    model on PyTorch's current GPU give `device="cuda"`; with a GradScaler give `skip_overflow`, see
     `attach`. A parameter that the plan lacks must have no gradient.
     """
     if device == "cuda":
@@ -46,14 +46,14 @@ class DdpBuckets:
 
     def __init__(self, exchanger: Exchanger, skipping: MPI.Intracomm | None = None) -> None:
         self._exchanger = exchanger
-        self._skipping = skipping  # ranks that skip a step together if one has an overflow
+        self._skipping = skipping  # ranks that all skip a step if one of them overflows
         self._names: dict[int, str] = {}  # id of a parameter -> its name
         self._pending: list[tuple[Any, Any]] = []  # a bucket and its future
         exchanger.__enter__()
         self._end = ScriptEnd(exchanger, self.close)
 
     def take(self, bucket: Any) -> Any:
-        """Hand over a bucket's gradients; its future is set when the last bucket is there."""
+        """Hand over a bucket's gradients; its future is set after the last bucket."""
         if not self._names:
             self._find_names(bucket.parameters()[0])
         for name, gradient in self._gradients(bucket):
@@ -88,7 +88,7 @@ class DdpBuckets:
                 raise unplanned(name)
 
     def _find_names(self, one: Any) -> None:
-        """Find the model that a parameter belongs to: DDP tells its hooks no names."""
+        """Find the names of parameters in their model: DDP does not pass names to its hooks."""
         for found in gc.get_objects():
             if isinstance(found, DistributedDataParallel):
                 parameters = trained(found.module)
@@ -99,7 +99,7 @@ class DdpBuckets:
         raise CommschedError("no DistributedDataParallel model has this bucket's parameters")
 
     def close(self) -> None:
-        """End the exchange, on all ranks; without it, it ends with the script."""
+        """End the exchange, on all ranks; without this call it ends with the script."""
         if self._end.forget():
             self._exchanger.__exit__(None, None, None)
             if self._skipping is not None:

@@ -1,4 +1,4 @@
-"""What the gradients of captured steps are like: zeros, decay, and samples of them in a file."""
+"""Statistics of the gradients in captured steps: zeros, decay, and samples in a file."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ from commsched.net.decay import fit_decay
 from commsched.net.rows import Nonzeros
 from commsched.net.sparsity import Sparsity
 
-STEPS = 2 * RANKS.size  # a recorded gradient of each of RANKS is one of a step
+STEPS = 2 * RANKS.size  # each recorded gradient needs a step
 
 
 class Gradients:
-    """Looks at the gradients of STEPS steps; `record` is the file of rank 0, None on the others."""
+    """Statistics of the gradients of STEPS steps; `record`: file on rank 0, None on others."""
 
     def __init__(self, record: Path | None) -> None:
         self._recording: Recording | None = None
@@ -31,7 +31,7 @@ class Gradients:
             self._recording = Recording(record)
 
     def take(self, parameters: Mapping[str, Any]) -> None:
-        """Look at the gradients of a step."""
+        """Take the gradients of a step."""
         for name, parameter in parameters.items():
             if parameter.grad is None or (self._recording is None and is_small(parameter.shape)):
                 continue
@@ -51,10 +51,10 @@ class Gradients:
         return np.array([float(np.median(self._decays.get(n, [np.nan]))) for n in names])
 
     def laws(self) -> dict[str, Sparsity]:
-        """Return the law of the elements that are not zero of each parameter that was looked at."""
+        """Return the sparsity law of each examined parameter's gradients."""
         return {name: seen.law() for name, seen in self._nonzeros.items()}
 
     def write(self) -> None:
-        """Write the file, on the rank that has one."""
+        """Write the file, on the rank that has a `record`."""
         if self._recording is not None:
             self._recording.write()

@@ -1,4 +1,4 @@
-"""Hooks of this process on a user's modules: a copy or a pickle of the model leaves them out."""
+"""Hooks on a user's modules that do nothing in a copy or a pickle of the model."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 
 
 class Hook:
-    """Calls a function; `copy.deepcopy` and `torch.save` of the model make it do nothing."""
+    """A hook that calls a function; in a copy or pickle of the model the hook does nothing."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self._call = call
@@ -20,17 +20,17 @@ class Hook:
 
 
 def without_effect() -> Hook:
-    """Return a hook that does nothing, for a model that nobody has attached."""
+    """Return a hook that does nothing, for a model that is not attached."""
     return Hook(lambda *inputs, **named: None)
 
 
 def all_ours(parameter: Any) -> bool:
-    """Tell whether no hook of the user's sees a parameter's gradient once it is there."""
+    """Tell whether the user has no hook on a parameter's accumulated gradient."""
     return all(isinstance(hook, Hook) for hook in _hooks_of(parameter))
 
 
 def some_ours(parameter: Any) -> bool:
-    """Tell whether a hook of this package sees a parameter's gradient, as of an exchange."""
+    """Tell whether this package has a hook on a parameter's accumulated gradient."""
     return any(isinstance(hook, Hook) for hook in _hooks_of(parameter))
 
 

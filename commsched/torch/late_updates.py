@@ -15,12 +15,12 @@ from commsched.torch.observer import compiled_modules, tensors_in
 
 
 class LateUpdates:
-    """An optimizer whose step is done in parts, each when the next forward pass comes to it.
+    """An optimizer whose step is done in parts, each before the module that reads its parameters.
 
     The first forward pass in training mode is watched: a parameter belongs to the innermost module
-    whose forward was running when the parameter was read for the first time. What was not read
-    there, others may read at any time: the optimizer's step updates it. Everything is updated
-    before a forward pass that does not train, and before one of a part of the model alone.
+    whose forward was running when the parameter was first read. Parameters not read there may be
+    read at any time, so the optimizer's step itself updates these. All parameters are updated
+    before a forward pass in evaluation mode, and before a forward pass of a part of the model.
     `take(name)` puts a parameter's mean into `.grad`; `check()` is called when a step begins.
     """
 
@@ -38,10 +38,10 @@ class LateUpdates:
         self.around: Callable[[], Any] = _nothing  # a with block around updates in a forward pass
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         self._waiting: set[str] = set()  # means under way
-        self._deferred = False  # whether the optimizer's step has been called for them
-        self._rates: list[dict[str, Any]] = []  # the options of each group when it was
+        self._deferred = False  # whether the optimizer's step was called for the waiting means
+        self._rates: list[dict[str, Any]] = []  # options of each group at that call
         self._first: dict[str, Any] | None = None  # parameter -> module that reads it first
-        self._running, self._mode = [model], _Reads(self)  # modules, the innermost last
+        self._running, self._mode = [model], _Reads(self)  # running modules, the innermost last
         self._update = partial(type(optimizer).step.__wrapped__, optimizer)
         self._step = optimizer.step
 
@@ -50,9 +50,9 @@ class LateUpdates:
             self._defer(closure)
 
         optimizer.step = MethodType(step, optimizer)  # learning rate schedulers wrap methods
-        self._stale: set[str] = set()  # parameters that the last forward pass did not come to
+        self._stale: set[str] = set()  # parameters that the last forward pass did not update
         self._outer: list[Any] = [model.register_forward_pre_hook(Hook(self._begin))]
-        self._inside = False  # a forward pass of the model
+        self._inside = False  # within a forward pass of the model
         self._outer.append(model.register_forward_hook(Hook(self._end), always_call=True))
         flush, alone = Hook(self._flush_first), Hook(self._flush_alone)
         for each in (*model.modules(), optimizer):
@@ -64,13 +64,13 @@ class LateUpdates:
         self._inner: list[Any] = []
 
     def begin(self) -> None:
-        """Take note of a step's means, which are under way."""
+        """Record that a step's means are under way."""
         self._waiting, self._deferred = set(self._parameters), False
         for parameter in self._parameters.values():
             parameter.grad = None
 
     def flush(self) -> None:
-        """Do what is left of the last step, before gradients of the next one are handed over."""
+        """Finish the last step, before gradients of the next one are handed over."""
         if self._waiting and not self._deferred:
             raise CommschedError(
                 "with update_in_forward each backward pass is followed by optimizer.step(); put all"
@@ -83,7 +83,7 @@ class LateUpdates:
         self._apply(self._parameters)
 
     def check(self, name: str) -> None:
-        """Refuse the gradient of a parameter that was read before its update."""
+        """Raise an error if a parameter with a gradient was read before its update."""
         if name in self._stale:
             raise CommschedError(
                 f"parameter {name!r} was read by another module than in the first forward pass;"
@@ -91,7 +91,7 @@ class LateUpdates:
             )
 
     def close(self) -> None:
-        """Do what is left, and give the optimizer its step back."""
+        """Finish the last step, and restore the optimizer's own `step`."""
         if self._deferred:
             self._apply(self._parameters)
         self._optimizer.step = self._step
@@ -103,7 +103,7 @@ class LateUpdates:
             self._apply(self._parameters)
 
     def _flush_alone(self, *_: Any) -> None:
-        """Update all before a module that neither the model nor a backward pass calls."""
+        """Update all parameters before a module that is called outside the model and backward."""
         if not self._inside and torch._C._current_graph_task_id() == -1:
             self._flush_first()
 
@@ -111,8 +111,8 @@ class LateUpdates:
         self._inside = False
 
     def _defer(self, closure: Callable[[], Any] | None = None) -> None:
-        """Stand for the optimizer's step."""
-        self._optimizer._opt_called = True  # what schedulers look for
+        """Replace the optimizer's step: only record the call."""
+        self._optimizer._opt_called = True  # schedulers check this
         if closure is not None:
             raise CommschedError("update_in_forward knows no closure for optimizer.step()")
         self._check()
@@ -126,7 +126,7 @@ class LateUpdates:
         self._apply([name for name in self._parameters if name not in read])
 
     def _apply(self, names: Iterable[str]) -> None:
-        """Update parameters whose means are then there."""
+        """Wait for the means of parameters, and update these."""
         chosen = [name for name in names if name in self._waiting]
         if not chosen:
             return
@@ -147,7 +147,7 @@ class LateUpdates:
         self._waiting.difference_update(chosen)
 
     def _begin(self, model: Any, inputs: Any) -> None:
-        """Update what no inner module reads first; watch the first forward pass that trains."""
+        """Update parameters that no inner module reads first; watch the first training forward."""
         trains, self._inside = model.training and torch.is_grad_enabled(), True
         if self._first is None and trains:
             self._watch()
@@ -157,7 +157,7 @@ class LateUpdates:
                 self._apply([n for n in self._parameters if first.get(n, model) is model])
 
     def _watch(self) -> None:
-        """See which module reads which parameter first."""
+        """Record which module reads each parameter first."""
         self._first, self._running = {}, [self._model]
         for module in self._model.modules():
             if module is not self._model:
@@ -174,13 +174,13 @@ class LateUpdates:
         self._running.pop()
 
     def read(self, tensor: Any) -> None:
-        """Note that a tensor is read."""
+        """Record that a tensor is read."""
         name = self._names.get(id(tensor))
         if name is not None and self._first is not None:
             self._first.setdefault(name, self._running[-1])
 
     def _watched(self, model: Any, inputs: Any, output: Any) -> None:
-        """Let each module that read parameters first update them from now on."""
+        """From now on update parameters before the module that reads them first."""
         self._mode.__exit__(None, None, None)
         for hook in self._inner:
             hook.remove()
@@ -203,7 +203,7 @@ class LateUpdates:
 
 
 class _Reads(TorchDispatchMode):  # type: ignore[misc]
-    """Tell which tensors operators read."""
+    """A dispatch mode that reports the tensors which operators read."""
 
     def __init__(self, updates: LateUpdates) -> None:
         super().__init__()
@@ -212,14 +212,14 @@ class _Reads(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Note the inputs of an operator, and call it."""
+        """Report the inputs of an operator, and call the operator."""
         for tensor in tensors_in([args, kwargs or {}]):
             self._updates.read(tensor)
         return func(*args, **(kwargs or {}))
 
 
 def _now(option: Any) -> Any:
-    """Return an option as it is now; schedulers write into rates that are tensors."""
+    """Return a copy of an option's current value; schedulers change tensors in place."""
     return option.clone() if isinstance(option, torch.Tensor) else option
 
 
@@ -229,7 +229,7 @@ def _nothing() -> Any:
 
 
 def _check(model: Any, optimizer: Any, parameters: Mapping[str, Any]) -> None:
-    """Refuse what cannot be updated module by module."""
+    """Reject an optimizer or model that cannot be updated module by module."""
     mine = {id(p) for p in model.parameters()}
     known = {id(p) for group in optimizer.param_groups for p in group["params"]}
     missing = next((name for name, p in parameters.items() if id(p) not in known), None)

@@ -1,4 +1,4 @@
-"""`commsched.torch.model_work`: a net of a model that is never run, from shapes alone."""
+"""`commsched.torch.model_work`: a net of a model from shapes alone, without running the model."""
 
 import traceback
 from collections.abc import Callable, Iterable
@@ -25,7 +25,7 @@ SILENT = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_stride
 
 
 class WorkCounter(TorchDispatchMode):  # type: ignore[misc]
-    """Count the work of all operators that are called in a with block."""
+    """A dispatch mode that counts the work of all operators in a with block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class WorkCounter(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Count an operator, and call it."""
+        """Count an operator's work, and call the operator."""
         kwargs = kwargs or {}
         made = func(*args, **kwargs)
         packet = func._overloadpacket
@@ -49,9 +49,9 @@ class WorkCounter(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _flops_of_convolution_backward(gradient: Any, inputs: Any, weight: Any, *options: Any) -> float:
-    """Return the forward's flops for each of the gradients of input and weight that is asked for.
+    """Return the forward's flops for each requested gradient, of the input and of the weight.
 
-    torch.utils.flop_counter counts that of a weight in groups as many times as there are groups.
+    torch.utils.flop_counter counts a grouped weight's gradient once for every group.
     """
     transposed, asked = options[4], options[-1]
     forward = conv_flop_count(inputs.shape, weight.shape, gradient.shape, transposed)
@@ -69,14 +69,14 @@ def model_work(
 
     `build` returns (model, loss, optimizer, batches), as for capture. It runs on the meta device,
     whose tensors have shapes but no values, so that models of any size fit. Layers and their order
-    are those of `capture`. Attention counts as the matrix products and the softmax that it is on
-    this device, so its memory traffic is that of unfused attention.
+    are those of `capture`. On this device attention is matrix products and a softmax, so its memory
+    traffic is that of unfused attention.
     """
     check_batch(batch)
     try:
         with torch.device("meta"):
             model, loss, _, batches = build()
-            trained(model)  # refuses parameters without a shape, which `to` would empty
+            trained(model)  # raises an error for parameters without a shape, which `to` would empty
             model = model.to("meta")
             first = _on_meta(_first(batches))
             work = WorkCounter()
@@ -104,7 +104,7 @@ def _first(batches: Iterable[Any]) -> Any:
 
 
 def _on_meta(value: Any) -> Any:
-    """Return nested lists, tuples and dictionaries with tensors that have shapes alone."""
+    """Return nested lists, tuples and dictionaries with tensors on the meta device."""
     return torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.to("meta"), value)
 
 
@@ -115,7 +115,7 @@ def _observed(
     work: WorkCounter,
     clock: Callable[[], float],
 ) -> Observer:
-    """Observe a forward and a backward pass, whose time is what the clock counts."""
+    """Observe a forward and a backward pass by a clock that counts work."""
     observer = Observer(model, clock)
     model.zero_grad(set_to_none=True)
     with observer, work:
@@ -127,7 +127,7 @@ def _observed(
 
 
 def _net(traffic: Observer, flops: Observer, name: str, batch: int, some_unused: bool) -> Net:
-    """Make layers in the order in which gradients are ready; every operator moves some bytes."""
+    """Make layers in the order in which gradients are ready; count operators by their bytes."""
     used = used_parameters(traffic, traffic.ready(), some_unused)
     order, moved = chained(traffic, traffic.ready(), used)
     _, worked = chained(flops, flops.ready(), used, order)

@@ -1,4 +1,4 @@
-"""What may be a mixture of experts in a model, from its modules and shapes alone."""
+"""Candidates for mixtures of experts in a model, from modules and shapes alone."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ CONVOLUTIONS = torch.nn.modules.conv._ConvNd  # axis 0 of a convolution is its c
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleMixture:
-    """Modules of one structure, or parameters with one first axis, beside a router of that size.
+    """A candidate: equal modules, or parameters with equal first axes, and a router of that size.
 
     The router is a matrix; one of its sides is the number of experts.
     """
@@ -23,13 +23,13 @@ class ModuleMixture:
     layer: str  # the innermost module around all experts
     home: str  # the innermost module around experts and router
     count: int  # experts
-    width: int  # that the router reads: elements of a token
-    stacks: Mapping[str, str]  # parameter of an expert -> that of all experts; "": it is of all
+    width: int  # elements of a token, which the router reads
+    stacks: Mapping[str, str]  # parameter of an expert -> that of all; "": already of all
     experts: tuple[str, ...] = ()  # modules, one per expert
 
 
 def mixtures_of(model: Any) -> list[ModuleMixture]:
-    """List what may be mixtures of experts; nothing inside a module that is compiled."""
+    """List the candidates for mixtures of experts, except inside compiled modules."""
     shapes = {name: tuple(p.shape) for name, p in trained(model).items()}
     compiled = compiled_modules(model)
     found: dict[tuple[str, int], list[ModuleMixture]] = defaultdict(list)
@@ -48,11 +48,11 @@ def mixtures_of(model: Any) -> list[ModuleMixture]:
     return [_together(some) for some in found.values()]
 
 
-Members = tuple[int, dict[str, str], tuple[str, ...]]  # count, stacks and experts of a Mixture
+Members = tuple[int, dict[str, str], tuple[str, ...]]  # count, stacks and experts of a mixture
 
 
 def _members(path: str, module: Any, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Members]:
-    """Yield modules of one structure in a list, or parameters of a module with one first axis."""
+    """Yield equal modules in a list, or parameters of a module with equal first axes."""
     if isinstance(module, LISTS):
         experts = [f"{path}.{key}".lstrip(".") for key, _ in module.named_children()]
         own = [_inside(each, shapes) for each in experts]
@@ -70,14 +70,14 @@ def _members(path: str, module: Any, shapes: Mapping[str, tuple[int, ...]]) -> I
     for count in {shape[0] for shape in own_shapes.values() if len(shape) > 2}:
         weights = [n for n, s in own_shapes.items() if len(s) > 2 and s[0] == count]
         biases = [n for n, s in own_shapes.items() if len(s) == 2 and s[0] == count]
-        if len(biases) != len(weights):  # one of them may be the router
+        if len(biases) != len(weights):  # one of the weights may be the router
             biases = []
         if count > 1:
             yield count, dict.fromkeys([*weights, *biases], ""), ()
 
 
 def _inside(path: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a module's parameters by their names in it."""
+    """Return the shapes of a module's parameters by their names in the module."""
     return {n.removeprefix(f"{path}."): s for n, s in shapes.items() if n.startswith(f"{path}.")}
 
 
@@ -107,7 +107,7 @@ def _router(
 
 
 def _together(some: list[ModuleMixture]) -> ModuleMixture:
-    """Put the lists and parameters of one home together; rows are those of the first list."""
+    """Join the lists and parameters of one home; rows are those of the first list."""
     first = next((one for one in some if one.experts), some[0])
     paths = [one.layer.split(".") for one in some]
     common = []

@@ -1,4 +1,4 @@
-"""The layers that each layer reads, from the graph that torch.export sees."""
+"""The layers that each layer reads, from the graph of torch.export."""
 
 import io
 import warnings
@@ -17,25 +17,24 @@ Edges = dict[str, tuple[str, ...]]  # layer -> layers whose outputs it reads, in
 def edges_of(
     model: Any, inputs: tuple[Any, ...], named: Mapping[str, Any], owners: Mapping[str, list[str]]
 ) -> Edges | str:
-    """Return what each layer reads, or why torch.export sees nothing.
+    """Return the layers that each layer reads, or the reason why torch.export fails.
 
-    `owners`: layer -> its parameters, in the order in which layers stand in the net. What a module
-    without parameters makes of one layer's output counts as that output. What makes less of
-    several than it reads, such as a sum, belongs to the last of them, which so passes on
-    the others' outputs, too; what makes as much, such as a concatenation, does not. A layer reads
-    only layers before it.
+    `owners`: layer -> its parameters, in the order of layers in the net. The output of an operation
+    without parameters on one layer's output counts as that layer's output. An operation on several
+    layers' outputs with fewer values out than in, such as a sum, belongs to the last of the layers,
+    which then also reads the others; a concatenation does not. A layer reads only earlier layers.
     """
     try:
         with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")  # torch.export prints what it traced so far, too
+            warnings.simplefilter("ignore")  # torch.export also prints the trace so far
             graph = torch.export.export(model, tuple(inputs), dict(named), strict=False)
-    except Exception as error:  # whatever a model's code raises when it is traced
+    except Exception as error:  # a model's code may raise any exception while it is traced
         return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:80]}"
     return _Walk(graph, owners).edges()
 
 
 class _Walk:
-    """The nodes of a graph in order, each with the layers that its value is of."""
+    """The nodes of a graph in order, each with the layers that its value comes from."""
 
     def __init__(self, exported: Any, owners: Mapping[str, list[str]]) -> None:
         self._place = {layer: place for place, layer in enumerate(owners)}
@@ -48,7 +47,7 @@ class _Walk:
         self._reads: dict[str, set[str]] = {layer: set() for layer in owners}
 
     def edges(self) -> Edges:
-        """Return what each layer reads."""
+        """Return the layers that each layer reads."""
         for node in self._nodes:
             self._of[node] = self._layers(node) if node.op == "call_function" else frozenset()
         return {
@@ -71,7 +70,7 @@ class _Walk:
         read = frozenset[str]().union(*sources)
         owner = self._by_parameter(node) or self._entered(node)
         if owner is not None and read and all(layer.startswith(f"{owner}.") for layer in read):
-            return read  # a module passes on what one inside it has made
+            return read  # a module passes on the output of one inside it
         if owner is None and len(set(sources)) > 1 and _shrinks(node, self._of):
             owner = max(read, key=self._place.__getitem__)
         if owner is None:
@@ -80,7 +79,7 @@ class _Walk:
         return frozenset({owner})
 
     def _by_parameter(self, node: Any) -> str | None:
-        """Return the layer of a parameter that is read outside its module, if nobody calls that."""
+        """Return the layer of a parameter that the node reads, if its module is never called."""
         for one in node.all_input_nodes:
             home = self._home.get(self._parameters.get(one.name, ""))
             if home is not None and home not in self._called:
@@ -89,9 +88,9 @@ class _Walk:
 
 
 def _shrinks(node: Any, of: Mapping[Any, frozenset[str]]) -> bool:
-    """Tell whether a node makes fewer values than it reads of layers; not if that is unknown.
+    """Tell whether a node has fewer output values than inputs from layers; False if unknown.
 
-    How many rows an expert reads, for example, depends on the values.
+    For example, the number of rows that an expert reads depends on the values.
     """
     read = sum(_numel(one) for one in node.all_input_nodes if of[one])
     return bool(statically_known_true(_numel(node) < read))

@@ -1,4 +1,4 @@
-"""Hooks that read the clock while a model computes, and count the bytes it keeps."""
+"""Hooks that read the clock while a model computes, and count the bytes that the model keeps."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,17 +16,16 @@ from commsched.run.job.fabric import Middle
 from commsched.torch.hooks import Hook
 from commsched.torch.parameters import bare_name, no_parameter, trained
 
-LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict)  # which are not called themselves
+LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict)  # containers, which are never called
 EMBEDDINGS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 
 
 class Observer:
     """A model's passes on one rank, by module; a with block holds the hooks.
 
-    `clock` may count something else than seconds. Hooks inside a module that is compiled would
-    change what is compiled, so that the whole module counts as one layer. `turned` is called where
-    the first backward pass of a step begins. `experts`: parameters of experts and the layers that
-    each mixture of them is as a whole.
+    `clock` may count another quantity than seconds. Hooks inside a compiled module would change the
+    compiled code, so the whole module counts as one layer. `turned` is called when the first
+    backward pass of a step begins. `experts`: parameter of an expert -> layer of the whole mixture.
     """
 
     def __init__(
@@ -58,21 +57,21 @@ class Observer:
         ]
         self.activation = dict.fromkeys(self.owners, 0)  # B
         self.output = dict.fromkeys(self.owners, 0)  # B
-        self.decay: dict[str, float] = {}  # tensor -> of its gradients' magnitudes, where known
-        self.laws: dict[str, Sparsity] = {}  # tensor -> of its gradients' non-zeros, where known
+        self.decay: dict[str, float] = {}  # tensor -> decay of its gradients' magnitudes, if known
+        self.laws: dict[str, Sparsity] = {}  # tensor -> law of its gradients' non-zeros, if known
         self.rows: dict[str, list[Array]] = {}  # tensor -> (rows,) of each step, True where hit
         self._forward: list[dict[str, float]] = []  # step: layer -> s
         self._ready: list[dict[str, float]] = []  # step: parameter -> s from the start of backward
-        self._outside: list[tuple[float, float]] = []  # step: s of data, of the optimizer
+        self._outside: list[tuple[float, float]] = []  # step: s of data, s of the optimizer
         self._now: tuple[dict[str, float], dict[str, float]] = ({}, {})
         self._hits: dict[str, Array] | None = None  # tensor -> rows that this step has hit
         self._last, self._since, self._begun, self._saved = "", 0.0, 0.0, 0
-        self._pause, self.pauses = 0.0, dict[str, float]()  # s before a layer, of this step
+        self._pause, self.pauses = 0.0, dict[str, float]()  # s of this step's pause before a layer
         self._back = False  # in the backward pass
-        self.half = False  # an output has 16 bits
+        self.half = False  # whether an output has 16 bits
 
     def _layer_of(self, name: str) -> str:
-        """Return the module of a parameter, or the outermost one around it that is compiled."""
+        """Return the module of a parameter, or the outermost compiled module around it."""
         whole = type(self.model).__name__
         if name in self.experts:
             return self.experts[name]
@@ -89,7 +88,7 @@ class Observer:
             parameter.register_post_accumulate_grad_hook(Hook(self._parameter_hook(name)))
             for name, parameter in self.parameters.items()
         ]
-        self._calls: list[Any] = []  # modules whose own call is compiled, with all their hooks
+        self._calls: list[Any] = []  # modules whose call is compiled together with the hooks
         for path, layer in self._ends(modules).items():
             module, ended = modules.get(path), self._module_hook(layer)
             if module is None:
@@ -102,9 +101,9 @@ class Observer:
         return self
 
     def _ends(self, modules: Mapping[str, Any]) -> dict[str, str]:
-        """Return the modules at whose ends time is booked, and to which layer.
+        """Return the modules at whose ends time is booked, with the layer that gets the time.
 
-        A layer's own module; of a mixture those of its experts and the one that calls their list.
+        A layer has its own module; a mixture has those of its experts and the caller of their list.
         """
         found = {layer: layer for layer in self.owners}
         for name, layer in self.experts.items():
@@ -121,7 +120,7 @@ class Observer:
 
     def _module_hook(self, layer: str) -> Callable[[Any, Any, Any], None]:
         def ended(module: Any, inputs: Any, output: Any) -> None:
-            if self._back:  # computed again for a checkpoint: part of backward
+            if self._back:  # recomputed for activation checkpointing: part of backward
                 return
             self._charge(layer)
             made = list(tensors_in(output))
@@ -143,7 +142,7 @@ class Observer:
 
     def _parameter_hook(self, name: str) -> Callable[[Any], None]:
         def ready(_: Any) -> None:
-            if not self._back:  # nobody has seen where the backward pass began
+            if not self._back:  # the begin of the backward pass was not observed
                 self.turn()
             self._now[1][name] = self._clock() - self._begun
 
@@ -157,7 +156,7 @@ class Observer:
         return self._since
 
     def turn(self) -> None:
-        """End the forward pass: the time since its last module is that module's, too."""
+        """End the forward pass: the time since its last module also belongs to that module."""
         first, self._begun = not self._back, self._clock()
         if first:
             self._charge(self._last or next(iter(self.owners), ""))
@@ -166,7 +165,7 @@ class Observer:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave what is done in a with block out of the forward pass."""
+        """Leave the time of a with block out of the forward pass."""
         if self._last:
             self._charge(self._last)
         begun = self._since
@@ -180,7 +179,7 @@ class Observer:
         return self._now[0]
 
     def forward(self, compute: Callable[[], Any], counts_bytes: bool) -> Any:
-        """Compute a loss; with `counts_bytes` count what is kept for the backward pass."""
+        """Compute a loss; with `counts_bytes` count the bytes kept for the backward pass."""
         self.begin()
         if counts_bytes:
             own = (part for p in self.model.parameters() for part in _dense_parts(p))
@@ -203,12 +202,12 @@ class Observer:
         return value
 
     def backward(self, loss: Any) -> None:
-        """Go back from a loss."""
+        """Run the backward pass from a loss."""
         self._back, self._begun = True, self._clock()
         loss.backward()
 
     def end(self, keeps: bool, data: float, update: float) -> None:
-        """Keep a step's measurements."""
+        """Store a step's measurements."""
         if not keeps:
             return
         self._forward.append(self._now[0])
@@ -218,7 +217,7 @@ class Observer:
             self.rows.setdefault(name, []).append(hit)
 
     def note_rows(self) -> None:
-        """Note which rows of embeddings this step's gradients hit, while they are this rank's."""
+        """Record which rows of embeddings this step's gradients hit, before these become means."""
         self._hits = self._hit_rows()
 
     def _hit_rows(self) -> dict[str, Array]:
@@ -227,7 +226,7 @@ class Observer:
 
     @property
     def steps(self) -> int:
-        """The number of steps that were kept."""
+        """The number of stored steps."""
         return len(self._outside)
 
     def forward_of_layers(self, middle: Middle = np.median) -> Array:
@@ -235,7 +234,7 @@ class Observer:
         return middle([[s.get(k, 0.0) for k in self.owners] for s in self._forward], axis=0)
 
     def ready(self, middle: Middle = np.median) -> Array:
-        """Return when each gradient is ready in backward; NaN for those that never are."""
+        """Return when each gradient is ready in backward; NaN: never."""
         found = [[step[n] for step in self._ready if n in step] for n in self.parameters]
         return np.array([float(middle(times)) if times else np.nan for times in found])
 
@@ -245,7 +244,7 @@ class Observer:
 
 
 def check_takes_hooks(model: Any) -> None:
-    """Refuse modules of TorchScript."""
+    """Reject modules of TorchScript."""
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             raise CommschedError(
@@ -258,7 +257,7 @@ def compiled_modules(model: Any) -> list[str]:
     """Return the names of the outermost modules that torch.compile compiles; "": the model."""
     found: list[str] = []
     for name, module in model.named_modules():
-        whole = getattr(module, "_orig_mod", None) is not None  # what torch.compile(module) returns
+        whole = getattr(module, "_orig_mod", None) is not None  # made by torch.compile(module)
         bare = bare_name(name)
         inside = any(not outer or bare.startswith(f"{outer}.") for outer in found)
         if (whole or module._compiled_call_impl is not None) and not inside:
@@ -269,7 +268,7 @@ def compiled_modules(model: Any) -> list[str]:
 def _then(
     module: Any, call: Callable[..., Any], ended: Callable[[Any, Any, Any], None]
 ) -> Callable[..., Any]:
-    """Return a module's compiled call, after which a hook runs."""
+    """Return a module's compiled call followed by a hook."""
 
     def called(*inputs: Any, **named: Any) -> Any:
         output = call(*inputs, **named)
@@ -289,7 +288,7 @@ def tensors_in(value: Any) -> Iterator[Any]:
 
 
 def _dense_parts(tensor: Any) -> tuple[Any, ...]:
-    """Return the tensors with storage that a tensor consists of: a sparse one has indices."""
+    """Return the tensors with storage of which a tensor consists: a sparse one also has indices."""
     if tensor.layout is torch.sparse_coo:
         return tensor._indices(), tensor._values()
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):

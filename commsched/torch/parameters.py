@@ -1,4 +1,4 @@
-"""A model's parameters by the names that a plan has for them, and what of them is refused."""
+"""A model's parameters by the names that a plan uses, and checks of these parameters."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -19,33 +19,33 @@ DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "
 
 
 def bare_name(name: str) -> str:
-    """Leave out what wrappers of a model put before or into its parameters' names."""
+    """Remove the parts that wrappers of a model add to its parameters' names."""
     for word in WRAPPERS:
         name = name.removeprefix(word).replace(f".{word}", ".")
     return name
 
 
 def trained(model: Any) -> dict[str, Any]:
-    """Return the parameters that are trained by name; tied ones once, by their first name.
+    """Return the trained parameters by name; tied ones once, by their first name.
 
-    Those without elements have nothing to train.
+    Parameters without elements are left out.
     """
     trains = ((n, p) for n, p in model.named_parameters() if p.requires_grad)
     return _by_bare_name((n, p) for n, p in trains if torch.nn.parameter.is_lazy(p) or p.numel())
 
 
 def no_parameter() -> CommschedError:
-    """Say that there is nothing to train."""
+    """Return the error that the model trains no parameter."""
     return CommschedError("the model trains no parameter")
 
 
 def shape_of(parameter: Any) -> tuple[int, ...]:
-    """Return the shape that a net states: a parameter without axes has one of size 1."""
+    """Return the shape for a net: a parameter without axes gets an axis of size 1."""
     return tuple(parameter.shape) or (1,)
 
 
 def named_tensors(model: Any) -> dict[str, Any]:
-    """Return all parameters and buffers by name, in an order that the names alone decide."""
+    """Return all parameters and buffers by name, in the order of the names."""
     found = _by_bare_name([*model.named_parameters(), *model.named_buffers()])
     for name, tensor in found.items():
         if tensor.layout is not torch.strided:
@@ -57,23 +57,23 @@ def named_tensors(model: Any) -> dict[str, Any]:
 
 
 def named_buffers(model: Any) -> dict[str, Any]:
-    """Return the buffers that a model has now, in an order that the names alone decide."""
+    """Return the model's current buffers, in the order of the names."""
     return dict(sorted(_by_bare_name(model.named_buffers()).items()))
 
 
 def buffers_now(model: Any, attached: Mapping[str, Any]) -> list[Any]:
-    """Return the buffers of attach's sizes, as a model may have replaced them since."""
+    """Return the model's current buffers, or those of `attach` where sizes have changed."""
     now = named_buffers(model)
     found = []
     for name, buffer in attached.items():
         new = now.get(name, buffer)
         alike = (new.shape, new.dtype) == (buffer.shape, buffer.dtype)
-        found.append(new if alike else buffer)  # a message must have one size on all ranks
+        found.append(new if alike else buffer)  # a message must have equal sizes on all ranks
     return found
 
 
 def _by_bare_name(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse tensors without a shape, and two whose names differ by names of wrappers alone."""
+    """Reject tensors without a shape, and names that differ only by parts of wrappers."""
     found: dict[str, Any] = {}
     for name, tensor in named:
         if torch.nn.parameter.is_lazy(tensor):
@@ -90,7 +90,7 @@ def _by_bare_name(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check_alike(tensors: Mapping[str, Any], does: str, comm: MPI.Intracomm) -> None:
-    """Refuse ranks that have other tensors than rank 0, or in another order."""
+    """Raise an error if a rank has other tensors than rank 0, or another order."""
     lines = [f"{n!r} of shape {list(t.shape)}, {_dtype(t)}" for n, t in tensors.items()]
     first, *others = (t.split("\n") for t in agree.gather_text("\n".join(lines), comm))
     for rank, found in enumerate(others, 1):
@@ -100,7 +100,7 @@ def check_alike(tensors: Mapping[str, Any], does: str, comm: MPI.Intracomm) -> N
 
 
 def check_kind(name: str, parameter: Any) -> None:
-    """Refuse a parameter whose gradient cannot be handed over."""
+    """Reject a parameter whose gradient cannot be handed over."""
     if parameter.dtype not in DTYPES:
         known = ", ".join(DTYPES.values())
         raise CommschedError(
@@ -109,7 +109,7 @@ def check_kind(name: str, parameter: Any) -> None:
 
 
 def check_fits(parameters: Mapping[str, Any], plan: Plan, some_unused: bool) -> None:
-    """Refuse a plan that does not average, or a model whose parameters are not its tensors."""
+    """Reject a plan that does not average, and a model whose parameters differ from its tensors."""
     net = plan.net
     if not plan.mean and any(launch.payload == "gradient" for launch in plan.launches):
         raise CommschedError("the plan sums gradients, but .grad holds means; plan without --sum")
@@ -128,7 +128,7 @@ def check_fits(parameters: Mapping[str, Any], plan: Plan, some_unused: bool) -> 
 
 
 def check_attached(model: Any, updates: list[Any], attached: set[int], rank: int) -> None:
-    """Refuse to update a model's parameter by a gradient that no hook of `attach` has seen."""
+    """Raise an error if an update uses a gradient that no hook of `attach` has seen."""
     others = {id(p) for p in updates if p.grad is not None} - attached
     if not others:
         return
@@ -142,7 +142,7 @@ def check_attached(model: Any, updates: list[Any], attached: set[int], rank: int
 
 
 def why_second(missing: list[str], some_unused: bool) -> str:
-    """Say when a second gradient came, and what a script can do about it."""
+    """Describe the arrival of a second gradient, and what a script can do about it."""
     failed = "after an exception in a backward pass close the exchange, and attach again"
     if some_unused or not missing:
         return f"gradient before the backward pass of the first one ended; {failed}"
@@ -153,7 +153,7 @@ def why_second(missing: list[str], some_unused: bool) -> str:
 
 
 def unplanned(name: str, where: str = "") -> CommschedError:
-    """Say that a parameter has a gradient which no launch takes."""
+    """Return the error that a parameter has a gradient but the plan no such tensor."""
     return CommschedError(
         f"{where}parameter {name!r} got a gradient, but the plan has no such tensor; capture this"
         " model and plan again"
@@ -161,14 +161,14 @@ def unplanned(name: str, where: str = "") -> CommschedError:
 
 
 def sparse_embeddings(model: Any) -> list[Any]:
-    """Return the parameters whose gradients are rows: of modules with `sparse=True` alone."""
+    """Return the parameters with gradients of rows: used in one module only, by `sparse=True`."""
     held = Counter(id(p) for m in model.modules() for p in m.parameters(recurse=False))
     some = [m.weight for m in model.modules() if getattr(m, "sparse", False) is True]
     return [weight for weight in some if held[id(weight)] == 1]
 
 
 def handed_over(name: str, gradient: Any) -> Any:
-    """Return a gradient as an Exchanger takes it: an array, or rows and their values."""
+    """Return a gradient in the form for an Exchanger: an array, or rows and their values."""
     if gradient.layout is torch.strided:
         return dense_array(name, gradient)
     if gradient.layout is not torch.sparse_coo or gradient.sparse_dim() != 1:
@@ -176,7 +176,7 @@ def handed_over(name: str, gradient: Any) -> Any:
             f"parameter {name!r} has a gradient of layout {gradient.layout} that is no list of"
             " rows; what can be summed is dense, or rows as of Embedding(sparse=True)"
         )
-    # Few calls of torch: after each one another thread may run Python first.
+    # Few torch calls: after each call another thread may run Python first.
     rows, values = gradient._indices(), gradient._values()
     if values.requires_grad or values.dtype is not torch.float32:
         values = values.detach().float()
@@ -184,7 +184,7 @@ def handed_over(name: str, gradient: Any) -> Any:
 
 
 def no_gradient(parameter: Any, rows: bool) -> Any:
-    """Return what a rank hands over for a parameter that it did not use."""
+    """Return the zeros that a rank hands over for a parameter that it did not use."""
     module = module_of(parameter)
     if rows:
         return module.zeros(0, np.int64), module.zeros((0, *shape_of(parameter)[1:]), np.float32)
@@ -192,11 +192,10 @@ def no_gradient(parameter: Any, rows: bool) -> Any:
 
 
 def put_mean(parameter: Any, mean: Any, overflow: bool) -> None:
-    """Let `.grad` be a mean, or infinity after an overflow; rows as a sparse tensor.
+    """Set `.grad` to a mean, or to infinity after an overflow; rows become a sparse tensor.
 
-    On the host it has the mean's own memory, which the next gradient may be added to, where the
-    parameter is float32 and lies in the order of its axes. A hook of the user's gets memory of its
-    own.
+    On the host `.grad` uses the mean's own memory, to which the next gradient may be added, if the
+    parameter is float32 and contiguous and the user has no hook on it; else the mean is copied.
     """
     if isinstance(mean, tuple):
         rows, values = mean
@@ -231,7 +230,7 @@ def put_mean(parameter: Any, mean: Any, overflow: bool) -> None:
 
 def dense_array(name: str, gradient: Any) -> Any:
     """Return a gradient as an array of float32; a view of its memory if it is float32."""
-    if gradient.requires_grad:  # where autograd keeps the graph; each call of torch takes 2 us
+    if gradient.requires_grad:  # if autograd keeps the graph; a torch call takes 2 us
         gradient = gradient.detach()
     if gradient.dtype is torch.float32 and gradient.layout is torch.strided and gradient.ndim:
         return array_of(gradient)

@@ -1,4 +1,4 @@
-"""A user's script, whose function builds what is trained."""
+"""A user's script with a function that builds model, loss, optimizer and batches."""
 
 import importlib.util
 import sys
@@ -16,9 +16,9 @@ from commsched.torch.meta import model_work
 
 
 def capture_file(where: str, output: str | Path, **options: Any) -> str:
-    """Capture what a script builds on all ranks of COMM_WORLD; rank 0 writes the net and sums up.
+    """Capture a script's model on all ranks of COMM_WORLD; rank 0 writes and summarises the net.
 
-    `options` are those of `capture`. Returns "" on the other ranks.
+    `options` are those of `capture`. Return "" on the other ranks.
     """
     comm = MPI.COMM_WORLD
     model, loss, optimizer, batches = agree.on_all_ranks(lambda: built_by(where), comm)
@@ -30,7 +30,7 @@ def capture_file(where: str, output: str | Path, **options: Any) -> str:
 
 
 def model_file(where: str, output: str | Path, **options: Any) -> str:
-    """Write the net of what a script builds on the meta device, and sum up.
+    """Write the net of a script's model, built on the meta device; return a summary.
 
     `options` are those of `model_work`.
     """
@@ -40,7 +40,7 @@ def model_file(where: str, output: str | Path, **options: Any) -> str:
 
 
 def built_by(where: str) -> tuple[Any, Any, Any, Any]:
-    """Return what SCRIPT.py:FUNCTION builds: model, loss, optimizer, batches."""
+    """Return the result of SCRIPT.py:FUNCTION: model, loss, optimizer, batches."""
     file, _, function = where.rpartition(":")
     path = Path(file)
     if not file or not function.isidentifier():

@@ -1,4 +1,4 @@
-"""The end of a training script that does not close its exchange: well, or with an exception."""
+"""The end, normal or by an exception, of a training script that does not close its exchange."""
 
 import atexit
 import sys
@@ -9,9 +9,9 @@ from commsched.run.exchanger import Exchanger
 
 
 class ScriptEnd:
-    """Calls `close` when the script ends; an uncaught exception ends the whole job instead.
+    """A handler that calls `close` when the script ends; an uncaught exception ends the whole job.
 
-    Other ranks would wait for the one that failed.
+    Other ranks would wait for the failed rank.
     """
 
     def __init__(self, exchanger: Exchanger, close: Callable[[], None]) -> None:
@@ -20,7 +20,7 @@ class ScriptEnd:
         atexit.register(close)
 
     def forget(self) -> bool:
-        """Stop watching; False if that was done before."""
+        """Remove the handler; return False if it was removed already."""
         was, self._watches = self._watches, False
         if was:
             atexit.unregister(self._close)

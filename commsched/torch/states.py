@@ -1,4 +1,4 @@
-"""Rank 0's parameters and buffers for all ranks, and an exchange's state as torch.save takes it."""
+"""The broadcast of rank 0's parameters and buffers, and an exchange's state for torch.save."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,11 +10,11 @@ from mpi4py import MPI
 from commsched.arrays import Array
 from commsched.torch.arrays import array_of, tensor_of
 
-CHUNK = 2**28  # B of one message, far below the counts that an MPI takes
+CHUNK = 2**28  # B of one message, far below MPI's limit of counts
 
 
 def broadcast(tensors: Iterable[Any], comm: MPI.Comm) -> None:
-    """Copy tensors of rank 0 to all ranks, in place, in messages that hold many of them."""
+    """Copy tensors of rank 0 to all ranks, in place, in messages of many tensors."""
     together: list[Any] = []
     for tensor in filter(torch.numel, tensors):
         together.append(tensor.detach())
@@ -37,7 +37,7 @@ def _broadcast(tensors: list[Any], comm: MPI.Comm) -> None:
 
 
 def _put(tensor: Any, values: Any) -> None:
-    """Copy values into a tensor; where it was expanded, one element stands for the whole axis."""
+    """Copy values into a tensor; along an expanded axis only the first element is written."""
     strides = tensor.stride() if tensor.layout is torch.strided else ()
     for axis, step in enumerate(strides):
         if step == 0 and tensor.shape[axis]:
@@ -49,7 +49,7 @@ HELD = ("_buffers", "_non_persistent_buffers_set", "_modules")  # attributes of 
 
 
 class Buffers:
-    """A model's buffers and modules now; a forward pass may write, replace and add some."""
+    """A snapshot of a model's buffers and modules, which a forward pass may change or add."""
 
     def __init__(self, model: Any) -> None:
         held = ((m, key, getattr(m, key)) for m in model.modules() for key in HELD)
@@ -58,24 +58,24 @@ class Buffers:
         self._names = {name for name, _ in model.named_buffers(remove_duplicate=False)}
 
     def leave_out(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return a model's state without them; it keeps the modules' versions."""
+        """Return a model's state without buffers, but with the modules' versions."""
         for name in self._names & state.keys():
             del state[name]
         return state
 
     def restore(self) -> None:
-        """Give the modules these buffers and modules again, with the values that they had."""
+        """Restore the buffers and modules of the snapshot, with their values."""
         for module, key, now, before in self._of_modules:
             now.clear()
             now.update(before)
-            setattr(module, key, now)  # a script may have put another one there
+            setattr(module, key, now)  # a script may have replaced it
         for buffer, data, values in self._values:
             buffer.data = data  # of the same size and type
             _put(data, values)
 
 
 class Elements:
-    """A parameter's elements in order, as float32 arrays; assigned ones go into the parameter."""
+    """A view of a parameter as slices of float32 elements, which can be read and assigned."""
 
     def __init__(self, parameter: Any) -> None:
         self._parameter = parameter
@@ -92,7 +92,7 @@ class Elements:
 
 
 def as_tensors(value: Any) -> Any:
-    """Turn arrays in nested dictionaries and tuples into tensors that share nothing with them."""
+    """Turn arrays in nested dictionaries and tuples into tensors with memory of their own."""
     if isinstance(value, dict):
         return {key: as_tensors(part) for key, part in value.items()}
     if isinstance(value, tuple):
@@ -101,7 +101,7 @@ def as_tensors(value: Any) -> Any:
 
 
 def as_arrays(value: Any) -> Any:
-    """Turn tensors in nested dictionaries and tuples into arrays that share nothing with them."""
+    """Turn tensors in nested dictionaries and tuples into arrays with memory of their own."""
     if isinstance(value, dict):
         return {key: as_arrays(part) for key, part in value.items()}
     if isinstance(value, tuple | list):

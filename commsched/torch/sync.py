@@ -80,7 +80,7 @@ class Sync:
         if self._averages:
             node = plan.machine.node_of_rank[comm.rank] if exchanger.names else comm.rank
             self._team = self._comm.Split(node)
-        self._under_way = False  # a step whose update is not done
+        self._under_way = False  # the step's update is not done
         self._updated: set[int] = set()  # parameters that optimizers have updated in this step
         self._loss: float | None = None
         self._model = model
@@ -89,12 +89,12 @@ class Sync:
         self._buffers = named_buffers(model) if broadcast_buffers else {}
         self._taken: set[str] = set()
         self._unfilled = UnfilledBuckets(self._rows)
-        self._keeping: set[str] = set()  # tensors that a codec may have kept something of
-        self._keeping_plan: Plan | None = None  # up to which they are known
+        self._keeping: set[str] = set()  # tensors of which a codec may have a remainder
+        self._keeping_plan: Plan | None = None  # last plan that `_keeping` includes
         self.after_step: Callable[[], None] = lambda: None  # called on all ranks after each step
         self.before_means: Callable[[], None] = lambda: None  # while `.grad` is this rank's
         self._syncing, self._forwarded = True, False
-        self._unread = False  # means of a step whose optimizer has not been called
+        self._unread = False  # there are means that the optimizer has not used
         self._late: LateUpdates | None = None
         self._used: dict[str, bool] = {}  # parameter -> whether any rank has a gradient
         self._hooks = [
@@ -111,7 +111,7 @@ class Sync:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Only add up gradients on this rank; the next backward pass outside exchanges the sums."""
+        """Inside the block only add up gradients; the next backward outside exchanges the sums."""
         before, self._syncing = self._syncing, False
         try:
             yield
@@ -141,14 +141,14 @@ class Sync:
 
     @contextmanager
     def _paused(self) -> Iterator[None]:
-        """Leave updates in a forward pass out of its spans."""
+        """Leave updates during a forward pass out of the forward spans."""
         assert self._watch is not None
         with self._watch.observer.paused():
             yield
             self._exchanger.turn()
 
     def _take_mean(self, name: str) -> None:
-        """Put one mean into `.grad`, as soon as it is there."""
+        """Wait for one mean, and put it into `.grad`."""
         mean = self._exchanger.wait(name)
         if self._used.get(name, True) or self._was_unsent(name, mean):
             put_mean(self._parameters[name], mean, overflow=False)
@@ -173,22 +173,22 @@ class Sync:
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def _begin_step(self) -> None:
-        """End the step before, with all that it has left, and begin another one."""
-        if self._keeping_plan is not self.plan:  # what earlier plans have kept arrives, too
+        """Finish the previous step, and begin the next one."""
+        if self._keeping_plan is not self.plan:  # remainders of earlier plans arrive, too
             self._keeping_plan = self.plan
             mine = [x for x in self.plan.launches if find_method(x.method).keeps]
             self._keeping.update(piece.tensor for launch in mine for piece in launch.pieces)
         if self._late is not None:
             self._late.flush()
         if self._under_way:
-            self._end_update()  # a backward pass after which nothing was updated
+            self._end_update()  # no update followed the previous backward pass
         self._begin_update()
 
     def _missing(self) -> list[str]:
         return [name for name in self._parameters if name not in self._taken]
 
     def _finish(self) -> None:
-        """Put the means into `.grad`, after zeros for what got no gradient on this rank."""
+        """Put the means into `.grad`; first hand over zeros for parameters without a gradient."""
         exchanger = self._exchanger
         self._unfilled.hand_over(exchanger)
         self.before_means()
@@ -215,7 +215,7 @@ class Sync:
             flags = np.append(used, exchanger.overflowed).astype(np.uint8)
             self._team.Allreduce(MPI.IN_PLACE, flags, op=MPI.MAX)
             used, overflow = flags[:-1].astype(bool), bool(flags[-1])
-            self._unread = not overflow  # a GradScaler then skips the step
+            self._unread = not overflow  # after an overflow a GradScaler skips the step
         with torch.no_grad():
             for (name, parameter), anywhere in zip(self._parameters.items(), used, strict=True):
                 mean = mean_of(name)
@@ -224,7 +224,7 @@ class Sync:
         self._end_of_step()
 
     def _was_unsent(self, name: str, mean: Any) -> bool:
-        """Tell whether the mean of a tensor that no rank used is what a codec had kept of it."""
+        """Tell whether the mean of a tensor that no rank used comes from a codec's remainder."""
         values = mean[1] if isinstance(mean, tuple) else mean  # (rows, values), or an array
         return name in self._keeping and bool(values.any())
 
@@ -234,7 +234,7 @@ class Sync:
         self.after_step()
 
     def _begin_update(self) -> None:
-        """Await the optimizer, if the plan's ranks exchange what it makes."""
+        """Expect the optimizer's update, if the plan averages parameters."""
         self._under_way = self._averages
 
     def _after_update(self, optimizer: Any, *_: object) -> None:
@@ -254,7 +254,7 @@ class Sync:
             self._end_of_step()
 
     def report(self, loss: float) -> None:
-        """Tell the loss of this rank's batch, before the optimizer's step; plans of `daso` ask."""
+        """Report the loss of this rank's batch before the optimizer's step, for plans of `daso`."""
         self._loss = float(loss)
 
     def _before_forward(self, model: Any, _: object) -> None:
@@ -267,12 +267,12 @@ class Sync:
         if model.training and self._buffers:
             buffers = buffers_now(model, self._buffers)
             with torch.no_grad(), ExitStack() as versions:
-                for buffer in buffers:  # which BatchNorm's backward pass does not read
+                for buffer in buffers:  # BatchNorm's backward pass does not read buffers
                     versions.enter_context(torch.autograd._unsafe_preserve_version_counter(buffer))
                 broadcast(buffers, self._team)
 
     def _means_wait(self) -> bool:
-        """Tell whether the optimizer has yet to read means: until then no step begins."""
+        """Tell whether the optimizer must still read means: until then no step begins."""
         kept = self._late is not None or any(p.grad is not None for p in self._parameters.values())
         return self._unread and kept
 
@@ -283,7 +283,7 @@ class Sync:
         if mine and (self._taken or self._forwarded):
             if self._parameters:
                 self._check_all_there()
-            elif not self._under_way:  # no gradient told that a step began
+            elif not self._under_way:  # plans without gradients: begin the step here
                 self._begin_update()
         self._unread &= not mine
         check_attached(self._model, updates, self._attached, self._comm.rank)
@@ -302,7 +302,7 @@ class Sync:
         self._finish()
 
     def _why_missing(self, name: str) -> str:
-        """Say why a parameter may have got no gradient."""
+        """Explain why a parameter may have got no gradient."""
         if trained(self._model).get(name) is not self._planned[name]:
             return "was replaced, removed or frozen since attach; attach to the model as it is now"
         return (
@@ -312,7 +312,7 @@ class Sync:
 
     @property
     def plan(self) -> Plan:
-        """The plan that is followed now."""
+        """The current plan."""
         return self._exchanger.plan
 
     def follow(self, plan: AnyPlan, why: str) -> None:
@@ -325,7 +325,7 @@ class Sync:
         self._exchanger.listen(take)
 
     def restart(self, exchanger: Exchanger) -> None:
-        """Go on with another Exchanger, and with what the old one kept if the plan is the same."""
+        """Continue with another Exchanger, and with the old one's state if the plan is equal."""
         kept = self._exchanger.kept() | {"step": 0}
         same = self._exchanger.plan.hash == exchanger.plan.hash
         self._exchanger.__exit__(None, None, None)
@@ -339,7 +339,7 @@ class Sync:
         self._end = ScriptEnd(exchanger, self.close)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return this rank's feedback and warm starts, between two steps; each rank saves its own.
+        """Return this rank's feedback and warm starts between two steps; each rank saves its own.
 
         torch.save writes it and torch.load reads it with weights_only.
         """
@@ -351,13 +351,13 @@ class Sync:
         return kept
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on to the same bits after a `state_dict` of this rank; all ranks call it."""
+        """Continue with equal bits from a `state_dict` of this rank; all ranks call it."""
         self._exchanger.restore(as_arrays(dict(state)))
 
     def close(self) -> None:
         """End the exchange, on all ranks; gradients then stay as each rank computes them."""
         if self._under_way and self._skip_overflow:
-            self._end_update()  # a GradScaler skipped the last step; other ranks wait for it
+            self._end_update()  # a GradScaler skipped the last step; other ranks wait for this rank
         if self._detach():
             self._exchanger.__exit__(None, None, None)
             if self._team is not self._comm:
@@ -365,7 +365,7 @@ class Sync:
             self._comm.Free()
 
     def _detach(self) -> bool:
-        """Take the hooks away; False if that was done before."""
+        """Remove the hooks; return False if they were removed already."""
         if self._late is not None:
             self._late.close()
             self._late = None

@@ -1,4 +1,4 @@
-"""Two plans in turns, in real training steps."""
+"""The trial of two plans in turns, in real training steps."""
 
 import time
 
@@ -6,7 +6,7 @@ from commsched.plan.model import Plan
 from commsched.run.adapt.plan_choice import Steps, steps_of
 from commsched.torch.sync import Sync
 
-BLOCK = 5  # steps in a row under one plan while two are compared
+BLOCK = 5  # consecutive steps under one plan
 
 
 class PlanTrial:
@@ -15,18 +15,18 @@ class PlanTrial:
     def __init__(self, sync: Sync, dense: Plan, found: Plan, steps: int) -> None:
         self._sync, self._plans = sync, (dense, found)
         self.found = found
-        # Blocks of both in the order A B B A A B B A: what grows with time hurts both alike.
+        # Blocks in the order A B B A A B B A: a drift over time affects both plans equally.
         each = -(-steps // BLOCK)
         self.steps = each * BLOCK  # of each plan
         blocks = range(each * 2)
         self._turns = [int(k % 4 in (1, 2)) for k in blocks for _ in range(BLOCK)]
         self._seconds: tuple[list[float], list[float]] = ([], [])
-        self._count = 0  # steps that count
-        self._fresh = True  # the next step is the first of its plan, and does not count
+        self._count = 0  # counted steps
+        self._fresh = True  # the next step is the first under its plan, and does not count
         self._last = 0.0  # when the last step was over
 
     def after_step(self) -> bool:
-        """Note a step; change plans after each block. True once both have enough steps."""
+        """Record a step; change plans after each block; return True once both have enough steps."""
         if not self._fresh:
             now = self._turns[self._count]
             self._seconds[now].append(time.perf_counter() - self._last)

@@ -1,4 +1,4 @@
-"""Gradients of buckets that are not full yet: they are handed over together."""
+"""Gradients of buckets that are not full yet, which are handed over together."""
 
 from collections import Counter
 from typing import Any, NamedTuple
@@ -9,38 +9,38 @@ from commsched.torch.parameters import handed_over
 
 
 class Came(NamedTuple):
-    """A gradient that is there."""
+    """A gradient that backward has computed."""
 
     name: str
     gradient: Any
-    lent: bool  # nobody changes it until its mean is there
+    lent: bool  # nothing changes the gradient until its mean arrives
 
 
 class UnfilledBuckets:
-    """Keeps gradients until one of them fills a bucket, and hands over all at once.
+    """Gradients that wait until one of them fills a bucket, and are then handed over at once.
 
-    A bucket cannot travel before. Between two gradients the computation takes the processor's
-    cache: a hand-over of its own takes several times as long as one of many in a row.
+    A bucket cannot be exchanged before it is full. Compute between two gradients fills the
+    processor's cache, so a separate hand-over takes several times as long as one of many in a row.
     """
 
     def __init__(self, rows: set[str]) -> None:
-        self._rows = rows  # the tensors whose gradients are lists of rows, as far as is known
+        self._rows = rows  # tensors known to have gradients of rows
         self._came: list[Came] = []
-        self._sizes: Counter[int] = Counter()  # launch -> its tensors
-        self._places: Any = None  # where tensors travel, as `_sizes` counts them
-        self._left: dict[int, int] = {}  # launch -> its tensors that have not come
+        self._sizes: Counter[int] = Counter()  # launch -> number of its slices
+        self._places: Any = None  # slices of tensors from which `_sizes` was counted
+        self._left: dict[int, int] = {}  # launch -> its slices without a gradient so far
 
     def add(self, name: str, parameter: Any) -> bool:
-        """Keep a gradient; tell whether it may wait, which a hook of the user's does not allow.
+        """Store a gradient; return whether it may wait: not if the user has a hook on it.
 
-        One that comes later may change the gradient at any time.
+        The user's hook may change the gradient at any time.
         """
         lent = all_ours(parameter)
         self._came.append(Came(name, parameter.grad, lent))
         return lent
 
     def begin(self, exchanger: Exchanger) -> None:
-        """Hand over the first gradient of a step, which may change what buckets there are."""
+        """Hand over the first gradient of a step; the hand-over may change the buckets."""
         self.hand_over(exchanger)
         if exchanger.places is not self._places:
             self._places = exchanger.places
@@ -48,7 +48,7 @@ class UnfilledBuckets:
         self._left = dict(self._sizes)
 
     def fills(self, name: str) -> bool:
-        """Count a gradient that came; tell whether it fills a bucket."""
+        """Count a gradient; tell whether it fills a bucket."""
         full = False
         for place in self._places[name]:
             self._left[place.launch] -= 1
@@ -56,7 +56,7 @@ class UnfilledBuckets:
         return full
 
     def hand_over(self, exchanger: Exchanger) -> None:
-        """Hand over what is kept."""
+        """Hand over all stored gradients."""
         for name, gradient, lent in self._came:
             given = handed_over(name, gradient)
             if isinstance(given, tuple):

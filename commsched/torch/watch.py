@@ -1,4 +1,4 @@
-"""A training script's steps, seen from hooks: nobody tells where its passes begin and end."""
+"""The steps of a training script, recognised by hooks: a script does not mark its passes."""
 
 import time
 from typing import Any
@@ -16,13 +16,13 @@ from commsched.torch.observer import Observer, tensors_in
 
 
 class Watch:
-    """Measures each step's layers, data and optimizer; with an Exchanger also as spans.
+    """Measurements of each step's layers, data and optimizer; with an Exchanger also as spans.
 
-    A step begins with the first forward pass in training mode after the end of the one before; of
-    a model in evaluation mode with the last one before the backward pass. A script that calls parts
-    of the model alone has no forward spans. The backward pass begins when the gradient of the
-    model's output is there, so that the loss belongs to the last layer's forward span. A layer that
-    runs twice has one span, as long as both.
+    A step begins with the first forward pass in training mode after the end of the previous step;
+    for a model in evaluation mode, with the last forward pass before the backward pass. A script
+    that calls only parts of the model has no forward spans. The backward pass begins when the
+    gradient of the model's output is ready, so the loss belongs to the last layer's forward span. A
+    layer that runs twice has one span, as long as both runs.
     """
 
     def __init__(self, model: Any, exchanger: Exchanger | None = None) -> None:
@@ -33,8 +33,8 @@ class Watch:
         self._exchanger = exchanger
         self._forwarded = False  # in training mode
         self._seen = False  # a forward pass of this step
-        self._begun = self._updating = 0.0  # when the forward pass began, and the optimizer
-        self._ended = 0.0  # when the last step was over; 0 before the first
+        self._begun = self._updating = 0.0  # begin of the forward pass, and of the optimizer's step
+        self._ended = 0.0  # end of the last step; 0 before the first
         self._data = self._update = 0.0  # s in this step
         self.observer.__enter__()
         self._hooks = [
@@ -47,7 +47,7 @@ class Watch:
         ]
 
     def close(self) -> None:
-        """Take all hooks away."""
+        """Remove all hooks."""
         for hook in self._hooks:
             hook.remove()
         self.observer.__exit__()
@@ -68,7 +68,7 @@ class Watch:
                 return
 
     def _turned(self) -> None:
-        """Add the spans of the forward pass, which is over."""
+        """Add the spans of the finished forward pass."""
         if self._exchanger is None:
             return
         at = self._begun
@@ -81,7 +81,7 @@ class Watch:
         self._exchanger.turn()
 
     def end_of_step(self, keeps: bool = False) -> None:
-        """End a step once its means are there; with `keeps` the observer remembers it."""
+        """End a step after its means; with `keeps` the observer stores the step."""
         self.observer.end(keeps, self._data, self._update)
         self.steps += 1
         self._forwarded = self._seen = False
@@ -96,9 +96,9 @@ class Watch:
     def _after_update(self, optimizer: Any, *_: object) -> None:
         mine = (id(p) in self._mine for group in optimizer.param_groups for p in group["params"])
         if self._forwarded or not any(mine):
-            return  # of another model, or not between backward and forward pass
+            return  # another model's optimizer, or not between backward and forward pass
         self._ended = time.perf_counter()
-        if not self._update:  # of several optimizers the first one has the span
+        if not self._update:  # the first of several optimizers gets the span
             self._add("optimizer", self._updating, self._ended)
         self._update += self._ended - self._updating
 
