@@ -1,15 +1,15 @@
-"""Splits the error of a prediction's iteration by cause and operation; the parts sum exactly.
+"""The error of a prediction's iteration, split by cause and operation; the parts sum exactly.
 
 The side with the longer iteration shows the cause: on one rank, its steps are walked from the
 end back to the start, from each operation to the operation that it waited for. The times of the
-other side are laid along the same chain. The lateness between the two is 0 at the step's start, and
-the whole difference at the step's end:
+other side are compared along this chain. The lateness between the sides is 0 at the step's start,
+and the whole difference at the step's end:
 
     lateness(x) = (x on the longer side) - (x on the other side),  x since the step's start
 
-- An operation changes it by the difference of its durations, which `makeup` splits.
-- The time between two operations changes it, too. A change that brings the lateness nearer to 0
-  was hidden: all causes so far shrink by one factor. Any other change is new: lost overlap.
+- An operation changes the lateness by the difference of its durations, which `makeup` splits.
+- The time between two operations changes the lateness, too. A change towards 0 means that lateness
+was hidden: all causes so far shrink by one factor. Any other change is new: lost overlap.
 """
 
 from dataclasses import dataclass
@@ -33,21 +33,21 @@ END = "(end of the step)"
 class Why:
     """The error of the iteration, predicted - measured, in parts that sum to it, in s.
 
-    compute drift: the compute of the rank took longer or shorter than predicted.
-    latency, bandwidth: the exchanges did, see `makeup.latency_share`.
+    compute drift: compute of the rank took longer or shorter than predicted.
+    latency, bandwidth: exchanges took longer or shorter, see `breakdown.latency_share`.
     codec: encoding, adding and decoding did, within exchanges and beside them.
     stragglers: waiting for the last rank did, at an exchange or at the step's end.
-    lost overlap: an operation began later after its inputs than predicted, and nothing hid it.
+    lost overlap: an operation began later after its inputs than predicted, and nothing hid that.
     """
 
-    rank: int  # whose steps were walked: the rank with median waiting
-    along: str  # "predicted" or "measured": whose chain
+    rank: int  # the rank whose steps were walked: that with median waiting
+    along: str  # "predicted" or "measured": the side of the chain
     names: tuple[str, ...]
     values: Floats  # (names, causes) s; the order of `CAUSES`
 
     @property
     def total(self) -> dict[str, float]:
-        """Seconds of each cause, over all operations."""
+        """The seconds of each cause, summed over all operations."""
         return dict(zip(CAUSES, self.values.sum(axis=0).tolist(), strict=True))
 
 
@@ -57,9 +57,9 @@ def attribute(
     skip_first: int = 1,
     found: tuple[Totals, Totals] | None = None,
 ) -> Why | None:
-    """Split the difference of the median iterations; None where no rank has all steps of both.
+    """Split the difference of the median iterations; None: no rank has all steps of both sides.
 
-    `found`: the totals of both, if they are known and of the same steps, see `same_steps`.
+    `found`: the totals of both sides, if they are known and of equal steps, see `same_steps`.
     """
     if found is None:
         predicted, measured = same_steps(predicted, measured, skip_first)
@@ -111,8 +111,8 @@ def _rank(predicted: Timeline, measured: Timeline, skip_first: int) -> int | Non
 def central(iterations: Floats) -> Floats:
     """Weigh steps, (steps,), so that the weighted mean of their durations is the median.
 
-    The middle half by duration counts; steps below the median have equal weights, and steps above
-    it have, too.
+    Only the middle half by duration counts; steps below the median have equal weights, and so have
+    steps above the median.
     """
     count = len(iterations)
     order = np.argsort(iterations, kind="stable")[count // 4 : count - count // 4]
@@ -137,7 +137,7 @@ def _pairs(a: Floats, b: Floats) -> list[tuple[int, int, float]]:
 
 
 class _ChainSide:
-    """The steps of one rank that count, in the order of their durations over all ranks."""
+    """The counted steps of one rank, in the order of their durations over all ranks."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class _ChainSide:
             raise CommschedError(
                 f"the timeline's totals count {found.counted} steps, but its spans {len(order)}"
             )
-        # a window of several steps gives each of them an equal share of its weight
+        # a window of several steps gives each step an equal share of the window's weight
         self.weights = np.convolve(central(iterations), np.full(found.cycle, 1 / found.cycle))[
             order
         ]
@@ -169,13 +169,13 @@ class _ChainSide:
         self._first = self._firsts(t)
 
     def _firsts(self, t: Timeline) -> dict[float, int]:
-        """Return the first compute span at each moment."""
+        """Return the first compute span at each start time."""
         rows = self.walk.rows
         some = np.flatnonzero(measure.computes(t)[rows])
         return {self.walk.start[i]: i for i in some[::-1].tolist()}
 
     def chain(self, number: int) -> tuple[list[int], int]:
-        """Return the chain of a step, and the span of the next step that it leads to, or -1."""
+        """Return the chain of a step, and the span of the next step after the chain, or -1."""
         begin, end = float(self.begin[number]), float(self.end[number])
         following = self._first.get(end, -1)
         return self.walk.chain(begin, end, following), following
@@ -188,14 +188,14 @@ class _ChainSide:
         return min(max(start, 0.0), length), min(max(end, 0.0), length)
 
     def length(self, number: int) -> float:
-        """Seconds of a step on the rank."""
+        """Return the seconds of a step on the rank."""
         return float(self.end[number] - self.begin[number])
 
 
 def _lateness(
     slow: _ChainSide, number: int, other: _ChainSide, against: int, index: dict[str, int]
 ) -> Floats:
-    """Follow the lateness of a step behind one of the other side: (names, causes) s at its end."""
+    """Return a step's lateness behind a step of the other side: (names, causes) s at its end."""
     book = _Book(len(index))
     mine = theirs = 0.0  # position in the chain on each side
     chain, following = slow.chain(number)
@@ -204,7 +204,7 @@ def _lateness(
         start, end = slow.place(i, number)
         same = other.walk.at.get((name, other.steps[against] + step - slow.steps[number]))
         begun, ended, causes = theirs, theirs, slow.makeup[i]
-        if same is not None:  # else it is on one side only
+        if same is not None:  # None: the operation is on one side only
             begun, ended = other.place(same, against)
             causes = causes - other.makeup[same]
         book.between(index[name], (start - mine) - (begun - theirs))
@@ -217,19 +217,19 @@ def _lateness(
 
 
 class _Book:
-    """Lateness so far, by operation and cause."""
+    """The lateness so far, by operation and cause."""
 
     def __init__(self, names: int) -> None:
         self._values = np.zeros((names, len(CAUSES)))
-        self._scale = 1.0  # factor of all values: cheaper than to scale every value
-        self._late = 0.0  # s, their sum
+        self._scale = 1.0  # factor of all values, cheaper than scaling each value
+        self._late = 0.0  # s, the sum of all values
 
     @property
     def values(self) -> Floats:
         return self._values * self._scale
 
     def between(self, name: int, change: float) -> None:
-        """Account for the time before an operation: first what was hidden, then what is new."""
+        """Account for the time before an operation: first hidden lateness, then new lateness."""
         if change * self._late < 0:
             if abs(change) >= abs(self._late):
                 change += self._late

@@ -1,4 +1,4 @@
-"""The parts of each span: work, waiting, coding, latency, bandwidth; parts sum to the span."""
+"""The parts of each span, which sum to the span: compute, waiting, codec, latency, bandwidth."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from commsched.timeline.model import Timeline
 CAUSES = ("compute drift", "latency", "bandwidth", "codec", "stragglers", "lost overlap")
 COMPUTE, LATENCY, BANDWIDTH, CODEC, STRAGGLERS, OVERLAP = range(len(CAUSES))
 
-RESOLUTION = 1e-9  # s, of a timeline file
+RESOLUTION = 1e-9  # s, resolution of a timeline file
 
 Exchanges = Mapping[str, tuple[float, float]]
 
@@ -19,13 +19,13 @@ Exchanges = Mapping[str, tuple[float, float]]
 def makeup(
     t: Timeline, exchanges: Exchanges, coded: bool, some: Ints | slice = slice(None)
 ) -> Floats:
-    """Return (n, causes) s for all spans, or for some; a row sums to its span's duration.
+    """Return (n, causes) s for all or some spans; a row sums to its span's duration.
 
     A span of the compute stream is all compute, a span of a coding stream all codec. An exchange is
 
         end - start = waited + coded + latency + bandwidth
 
-    with `waited` and `coded` as recorded (or `coded` 0), and the rest divided by `latency_share`.
+    with `waited` and `coded` as recorded (or `coded` 0); `latency_share` divides the rest.
     """
     length = t.end - t.start
     moves, computes = measure.communicates(t), measure.computes(t)
@@ -45,14 +45,14 @@ def makeup(
 
 
 def latency_share(t: Timeline, rest: Floats, moves: Bools, exchanges: Exchanges) -> Floats:
-    """Return (n,) the share of `rest`, (n,) s, that is latency, equal for spans of one name.
+    """Return the share of latency in `rest`, (n,) s: (n,), equal for spans of one name.
 
     For the exchanges of each stream, alpha and beta minimise the relative squares of
 
         rest = alpha l + beta b        alpha, beta >= 0
 
-    over medians by name: l, b are the seconds of latency and bandwidth that the prediction states
-    for the name, else 1 and the bytes. The share is alpha l / (alpha l + beta b).
+    over medians by name: l, b are the predicted seconds of latency and bandwidth for the name, or,
+    without a prediction, 1 and the bytes. The share is alpha l / (alpha l + beta b).
     """
     share = np.zeros(len(t))
     stated = all(t.names[i] in exchanges for i in np.unique(t.name[moves]))
@@ -75,7 +75,7 @@ def latency_share(t: Timeline, rest: Floats, moves: Bools, exchanges: Exchanges)
 def _fit(terms: Floats, y: Floats, stated: bool) -> tuple[float, float]:
     """Return alpha and beta, see `latency_share`.
 
-    If sizes are too similar for a fit: the stated values, or all bandwidth.
+    If sizes are too similar for a fit, use the predicted values, or count all as bandwidth.
     """
     alike = (1.0, 1.0) if stated else (0.0, 1.0)
     use = y >= RESOLUTION

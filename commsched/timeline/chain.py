@@ -17,7 +17,7 @@ TOUCH = 2e-9  # s; files round moments to whole nanoseconds
 def chain_to(last: Node | None, before: Callable[[Node], Node | None]) -> list[Node]:
     """Return the operations that led to the last one, in order of time.
 
-    before: the operation that let another one begin, or None.
+    before: returns the operation for which another one waited, or None.
     """
     found: list[Node] = []
     while last is not None:
@@ -27,16 +27,16 @@ def chain_to(last: Node | None, before: Callable[[Node], Node | None]) -> list[N
 
 
 def ended_last(candidates: Iterable[Node], end: Callable[[Node], float]) -> Node | None:
-    """Return the candidate that ended last: the one that let the waiting operation begin."""
+    """Return the candidate that ended last, for which the next operation waited."""
     return max(candidates, key=end, default=None)
 
 
 class Walk:
-    """The spans of one rank in the order of their ends, and what each began after.
+    """The spans of one rank in the order of their ends, and the predecessor of each span.
 
-    Candidates for a span's predecessor are the span before it on its stream and its inputs
-    (`after`): the predecessor is the candidate that ended last. If `after` does not know the
-    span, the predecessor is the last of the rank's spans that ended before the span began.
+    Candidates for a span's predecessor are the previous span on its stream and its inputs
+    (`after`): the predecessor is the candidate that ended last. If `after` does not know the span,
+    the predecessor is the last of the rank's spans that ended before the span began.
     """
 
     def __init__(self, t: Timeline, rank: int, after: After) -> None:
@@ -68,7 +68,7 @@ class Walk:
         if inputs is not None:
             found = [self.at.get((other, step - back), -1) for other, back in inputs]
             earlier = (j for j in (self._previous[i], *found) if 0 <= j < i)
-            known = ended_last(earlier, float)  # spans are in the order of their ends
+            known = ended_last(earlier, float)  # spans are ordered by end
             if known is not None:
                 return known
         return min(self.last_before(self.start[i]), i - 1)

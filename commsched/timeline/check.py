@@ -8,7 +8,7 @@ LONGEST = 1e8  # s, three years; float64 seconds resolve 15 ns there, and 1 ns u
 
 
 def problem(t: Timeline) -> str | None:
-    """Return the first thing that is wrong with a timeline, in words, or None."""
+    """Return the first problem of a timeline, in words, or None."""
     if t.ranks < 1:
         return f"ranks must be at least 1, got {t.ranks}"
     for what, table in (("stream", t.streams), ("name", t.names)):
@@ -34,7 +34,7 @@ def _bad_number(t: Timeline) -> str | None:
         return f"{_span(t, bad)}: starts or ends more than {LONGEST:g} s from the run's start"
     if (bad := _first(t.end < t.start)) is not None:
         return f"{_span(t, bad)}: ends {t.start[bad] - t.end[bad]:.3g} s before it starts"
-    # Files round moments to 1 ns, and twice in float64: as seconds and as microseconds.
+    # Files round times to 1 ns, and times are rounded to float64 twice: as s and as us.
     most = t.end - t.start + 2e-9 + 4 * np.spacing(np.maximum(np.abs(t.start), np.abs(t.end)))
     for what, column in (("waited", t.waited), ("coded", t.coded)):
         if (bad := _first((column < 0) | (column > most))) is not None:

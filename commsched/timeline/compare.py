@@ -1,4 +1,4 @@
-"""Compare a predicted with a measured timeline of the same plan, operation by operation."""
+"""The comparison of a predicted and a measured timeline of one plan, operation by operation."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class PredictedAndMeasured:
 
     @property
     def ratio(self) -> float | None:
-        """Predicted over measured; None where nothing was measured."""
+        """Predicted over measured; None if the measured value is 0."""
         return self.predicted / self.measured if self.measured else None
 
     @property
@@ -47,10 +47,10 @@ class Operation:
     name: str
     stream: str
     seconds: PredictedAndMeasured
-    waited: PredictedAndMeasured  # s of it waiting for a peer; NaN: unknown, see `doubt`
-    nbytes: PredictedAndMeasured  # B per rank and step that has it, a mean over both
+    waited: PredictedAndMeasured  # s of waiting for a peer; NaN: unknown, see `doubt`
+    nbytes: PredictedAndMeasured  # B, mean over the ranks and steps that have the operation
     below_clock: (
-        bool  # shorter than the clocks' uncertainty, so that its place in time means nothing
+        bool  # shorter than the clocks' uncertainty: its position in time means nothing
     )
 
 
@@ -70,9 +70,9 @@ class Comparison:
     operations: tuple[Operation, ...]  # in program order
     only_predicted: tuple[str, ...]
     only_measured: tuple[str, ...]
-    within: tuple[tuple[str, str], ...]  # of these, where the prediction has their seconds
+    within: tuple[tuple[str, str], ...]  # of these: predicted operations with their seconds
     clock_uncertainty: float  # s
-    doubt: str | None  # why waiting cannot be told from transfer; None: it can
+    doubt: str | None  # why waiting and transfer cannot be separated; None: they can
     warnings: tuple[str, ...]
     interval: Interval | None  # of the predicted iteration; None: both sides are measured
     why: Why | None  # the iteration's error in parts; None: `doubt`, or no rank has all steps
@@ -81,8 +81,8 @@ class Comparison:
 def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Comparison:
     """Compare operations by name, without the first `skip_first` steps of a side that has more.
 
-    The first step warms up connections and caches. Names that only one side has are listed. Where
-    operations do not repeat alike, only the steps count that both sides hold.
+    The first step warms up connections and caches. Names that only one side has are listed. If
+    the sides repeat operations after different numbers of steps, only common steps count.
     """
     check_comparable(predicted, measured)
     names = sides_of(predicted, measured)
@@ -140,7 +140,7 @@ def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Com
 
 
 def _common(*sides: Timeline) -> tuple[list[Timeline], str]:
-    """Return two timelines on the ranks that both hold, and what to say if a file holds fewer."""
+    """Return two timelines on their common ranks, and a warning if a file has fewer ranks."""
     one, other = map(measure.ranks_seen, sides)
     both = np.intersect1d(one, other)
     whole = np.array_equal(one, other)
@@ -153,7 +153,7 @@ def _common(*sides: Timeline) -> tuple[list[Timeline], str]:
 
 
 def _unlike(one: Totals, other: Totals) -> str:
-    """Say that two sides are of unlike steps, if `same_steps` could not choose alike ones."""
+    """Return a warning if the sides count unlike steps, which `same_steps` could not mend."""
     if one.steps == other.steps or one.cycle == other.cycle:
         return ""
     return (
@@ -163,7 +163,7 @@ def _unlike(one: Totals, other: Totals) -> str:
 
 
 def swapped(predicted: Timeline, measured: Timeline) -> bool:
-    """Tell whether two timelines were given in the wrong order, by what they say of themselves."""
+    """Tell whether two timelines were given in the wrong order, by their kinds."""
     return predicted.kind == "measured" and measured.kind == "predicted"
 
 
@@ -174,7 +174,7 @@ def sides_of(predicted: Timeline, measured: Timeline) -> tuple[str, str]:
 
 
 def check_comparable(predicted: Timeline, measured: Timeline) -> None:
-    """Refuse timelines of different plans or numbers of ranks, and empty ones."""
+    """Reject timelines of different plans or numbers of ranks, and empty ones."""
     first, second = sides_of(predicted, measured)
     for what, t in ((first, predicted), (second, measured)):
         if not len(t):
@@ -194,9 +194,9 @@ def check_comparable(predicted: Timeline, measured: Timeline) -> None:
 
 
 def _doubt(t: Timeline, keep: Bools) -> str | None:
-    """Say why waiting is unknown if the median exchange is shorter than the clocks' uncertainty.
+    """Explain why waiting is unknown if the median exchange is below the clocks' uncertainty.
 
-    keep: (steps,), which steps count.
+    keep: (steps,), mask of the counted steps.
     """
     if not t.clock_uncertainty:
         return None
@@ -237,7 +237,7 @@ class _Side:
 
 
 def _side(t: Timeline, keep: Bools, waiting: bool) -> _Side:
-    """Return one side; `waiting`: whether its waiting is known."""
+    """Return one side; `waiting`: whether the side's waiting is known."""
     column = np.searchsorted(measure.steps(t), t.step)
     t, column = t.select(keep[column]), column[keep[column]]
     key, inverse, count = np.unique(

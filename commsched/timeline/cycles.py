@@ -1,4 +1,4 @@
-"""Which steps of a timeline count, when their operations repeat, and the totals of one step."""
+"""The cycle after which a timeline's operations repeat, and the totals of its counted steps."""
 
 import numpy as np
 
@@ -9,10 +9,10 @@ from commsched.timeline.totals import Totals
 
 
 def cycle(t: Timeline, keep: Bools) -> int:
-    """Return after how many steps the operations of the kept steps repeat; at most all of them.
+    """Return the number of steps after which the operations of the kept steps repeat, or all steps.
 
-    Names tell, so that a run and its prediction have the same cycle. Where there are three cycles
-    the first may differ: nothing of earlier steps is merged in it.
+    Only names count, so that a run and its prediction have equal cycles. If there are three cycles
+    the first may differ, because it merges nothing of earlier steps.
     """
     present = np.zeros((len(keep), len(t.names)), bool)
     present[np.searchsorted(measure.steps(t), t.step), t.name] = True
@@ -35,7 +35,7 @@ def windows(values: Floats, length: int) -> Floats:
 def totals(t: Timeline, skip_first: int = 1) -> Totals:
     """Return the totals of a timeline's counted steps.
 
-    A prediction that holds some of its ranks only knows the totals of all its ranks.
+    A prediction that has spans of some ranks only stores the totals of all ranks.
     """
     if t.prediction.totals is not None and skip_first == 1:
         return t.prediction.totals
@@ -61,10 +61,10 @@ def totals(t: Timeline, skip_first: int = 1) -> Totals:
 
 
 def same_steps(one: Timeline, other: Timeline, skip_first: int = 1) -> tuple[Timeline, Timeline]:
-    """Return two timelines on the steps that both hold, if their operations repeat differently."""
+    """Return two timelines on their common steps, if their operations repeat differently."""
     some = measure.steps(one), measure.steps(other)
     both = np.intersect1d(*some)
-    known = one.prediction.totals or other.prediction.totals  # of all steps
+    known = one.prediction.totals or other.prediction.totals  # totals of all steps
     if known or len(both) < 2 or np.array_equal(*some):
         return one, other
     if totals(one, skip_first).cycle == totals(other, skip_first).cycle:

@@ -24,7 +24,7 @@ from commsched.timeline.model import Columns, Timeline
 
 FORMAT: Literal["commsched-timeline/1"] = "commsched-timeline/1"
 HEAD, EVENTS, END = b'{"displayTimeUnit":"ms",\n', b'"traceEvents":[\n', b"\n]}\n"
-AT_ONCE = 2**15  # events that are Python objects at one time
+AT_ONCE = 2**15  # events that are Python objects at the same time
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Moment = Annotated[float, msgspec.Meta(ge=-check.LONGEST * 1e6, le=check.LONGEST * 1e6)]
@@ -34,7 +34,7 @@ UNCODED = 0.0
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
-    """What a span carries in addition to its place."""
+    """The arguments of a span, in addition to rank, stream, step and times."""
 
     step: Count
     waited_us: Duration
@@ -91,7 +91,7 @@ _ENCODER, _DECODER = msgspec.json.Encoder(), msgspec.json.Decoder(list[Event])
 
 
 def write(path: str | Path, timeline: Timeline) -> None:
-    """Write a timeline, under a temporary name first; times are rounded to whole nanoseconds."""
+    """Write a timeline, first under a temporary name; times are rounded to whole nanoseconds."""
     lanes = np.unique(np.stack([timeline.rank, timeline.stream], axis=1), axis=0)
     with files.writing(path) as file:
         writer = Writer(file, str(path), timeline, lanes.tolist())
@@ -100,15 +100,15 @@ def write(path: str | Path, timeline: Timeline) -> None:
 
 
 class Writer:
-    """Writes a timeline piece by piece, so that only one piece needs memory.
+    """A writer of a timeline piece by piece, so that only one piece needs memory.
 
-    A piece has all spans of its steps; an empty line goes before each piece but the first.
+    A piece has all spans of its steps; an empty line precedes each piece but the first.
     """
 
     def __init__(
         self, file: IO[bytes], where: str, known: Timeline, lanes: Iterable[tuple[int, int]]
     ) -> None:
-        """Begin with all but the spans of `known`; `lanes`: each rank with each of its streams.
+        """Begin with all of `known` but its spans; `lanes`: each rank with each of its streams.
 
         `where` names the file in errors.
         """
@@ -138,7 +138,7 @@ class Writer:
             self._begun = True
 
     def end(self) -> None:
-        """Write what follows the last piece."""
+        """Write the text after the last piece."""
         self._file.write(END)
 
     def _put(self, events: list[Event]) -> None:
@@ -160,7 +160,7 @@ def _span_events(t: Timeline) -> list[Event]:
         t.step.tolist(),
         (waited / 1e3).tolist(),
         t.nbytes.tolist(),
-        # msgspec leaves a field out only where it is the default object itself
+        # msgspec omits a field only if its value is the default object itself
         [c or UNCODED for c in (coded / 1e3).tolist()],
         [_told(d) for d in t.decided.tolist()],
         strict=True,
@@ -197,15 +197,15 @@ def _other_line(other: OtherData) -> bytes:
 
 
 def _lines(events: list[Event]) -> bytes:
-    """Encode one event per line, so that people can read, search and diff the file."""
+    """Encode one event per line, so that the file can be read, searched and compared."""
     return _ENCODER.encode_lines(events)[:-1].replace(b"}\n", b"},\n")  # strings have no newline
 
 
 def read(path: str | Path, window: int = parts.WINDOW, decided: int | None = None) -> Timeline:
-    """Read a timeline; if a run crashed before it was written, merge its ranks' files.
+    """Read a timeline; if a run crashed before writing the file, merge the parts of its ranks.
 
-    Of a file of more than `window` bytes the newest steps are read, and a warning says so.
-    `decided`: read only what ranks agreed on in the first `decided` steps, of files of any size.
+    If a file has more than `window` bytes, only the newest steps are read, with a warning.
+    `decided`: read only the decisions of the first `decided` steps, from files of any size.
     """
     base = parts.base(path)
     if base is not None:
@@ -214,7 +214,7 @@ def read(path: str | Path, window: int = parts.WINDOW, decided: int | None = Non
     if left and not Path(path).exists():
         return parts.read_parts(path, ended=False, window=window, decided=decided)
     timeline = _streamed(path, window, decided)
-    if timeline is None:  # an empty one is false
+    if timeline is None:  # an empty timeline is false
         timeline = from_text(files.read_text(path), str(path))
     if left and parts.newer(left, Path(path)):
         beside = parts.part_path(path, next(iter(left))).name
@@ -246,14 +246,14 @@ def _checked(timeline: Timeline, where: str) -> Timeline:
 
 
 def is_ours(path: str | Path) -> bool:
-    """Tell whether a regular file begins as `write` lets it begin."""
+    """Tell whether a regular file begins like a file of `write`."""
     return files.head(path, len(HEAD)) == HEAD
 
 
 def _as_we_write_it(
     file: IO[bytes], where: str, window: int, decided: int | None = None
 ) -> Timeline | None:
-    """Read a file that `write` would write byte for byte, in chunks; None for others.
+    """Read a file in chunks if `write` would write it byte for byte; None for other files.
 
     Equal bytes prove that no key occurs twice.
     """
@@ -269,7 +269,7 @@ def _as_we_write_it(
         for events in _chunks(file):
             columns.add_columns(*_columns(events, index, decided))
     except (msgspec.MsgspecError, RecursionError, ValueError, OverflowError, KeyError):
-        return None  # the strict reader says what is wrong
+        return None  # the strict reader names the problem
     found = _timeline(other, columns, where)
     if not skipped:
         return found
@@ -278,11 +278,11 @@ def _as_we_write_it(
 
 
 def _skip(file: IO[bytes], window: int) -> bool:
-    """Go on where the first piece of the last `window` bytes begins, if the file is larger."""
+    """Skip to the first piece that begins in the last `window` bytes, if the file is larger."""
     here, size = file.tell(), file.seek(0, os.SEEK_END)
     if size - here > window:
         file.seek(size - window)
-        file.readline()  # the rest of a line is no end of a piece
+        file.readline()  # the rest of a line does not end a piece
         if any(line == b"\n" for line in file):
             return True
     file.seek(here)
@@ -292,7 +292,7 @@ def _skip(file: IO[bytes], window: int) -> bool:
 
 
 def _chunks(file: IO[bytes]) -> Iterator[list[Event]]:
-    """Yield the events of each chunk; ValueError if `write` would not write them so."""
+    """Yield the events of each chunk; raise ValueError if `write` would write them differently."""
     rest = b""
     while chunk := file.read(parts.CHUNK):
         text, comma, rest = (rest + chunk).rpartition(b",\n")
@@ -338,7 +338,7 @@ def _strictly(text: str, where: str) -> Timeline:
 def _columns(
     events: list[Event], index: dict[str, int], decided: int | None = None
 ) -> tuple[Any, ...]:
-    """Return the columns of spans, in seconds, in the order of a span's fields; see `read`."""
+    """Return the columns of spans, times in s, in the order of a span's fields; see `read`."""
     spans = [event for event in events if isinstance(event, SpanEvent)]
     if decided is not None:
         told = (span for span in spans if span.args.decided is not msgspec.UNSET)

@@ -21,7 +21,7 @@ RelativeError = Annotated[float, msgspec.Meta(gt=-1, le=1e6)]
 
 
 class LaunchNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a plan says of a launch, for readers that have its timeline only."""
+    """A plan's statements about a launch, for readers that have only the timeline."""
 
     method: str
     tensors: tuple[str, ...]
@@ -29,8 +29,8 @@ class LaunchNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     predicted_ms: Milliseconds | None = None  # of its exchange alone
     runner_up: str = ""
     runner_up_ms: Milliseconds = 0.0
-    margin_ms: Milliseconds = 0.0  # that the iteration would last longer with the runner-up
-    opposite: str = ""  # the best method that compresses where this one does not, or the other way
+    margin_ms: Milliseconds = 0.0  # by which the iteration would be longer with the runner-up
+    opposite: str = ""  # the best compressing method if this one is dense, or the reverse
     opposite_margin_ms: Milliseconds = 0.0
 
 
@@ -44,9 +44,9 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     machine: str | None = None
     strategy: str | None = None
     steps: Count | None = None
-    fabric: Fabric | None = None  # on which the machine was calibrated, or the plan was run
-    warnings: tuple[str, ...] = ()  # such as that a rank is missing
-    launches: Mapping[str, LaunchNote] = {}  # by name, with which its operations' names begin
+    fabric: Fabric | None = None  # of the machine's calibration, or of the run
+    warnings: tuple[str, ...] = ()  # for example, that a rank is missing
+    launches: Mapping[str, LaunchNote] = {}  # by name, the beginning of its operations' names
 
     def to_data(self) -> dict[str, Any]:
         """Return plain JSON data."""
@@ -60,15 +60,15 @@ class Predicted(Header, frozen=True, kw_only=True, omit_defaults=True):
     kind = "predicted"
     verb = "calibrated"
 
-    batches: Count | None = None  # of the net in a step; None: as many as ranks
+    batches: Count | None = None  # batches of the net in a step; None: as many as ranks
     after: Mapping[str, tuple[tuple[str, Count], ...]] = {}  # operation -> (input, steps back)
-    # exchange -> us of latency and of bandwidth, if its ranks start together
+    # exchange -> us of latency and of bandwidth, for ranks that start together
     exchanges: dict[str, tuple[Microseconds, Microseconds]] = {}
     # (predicted - measured) / measured of iterations that the machine's calibration held out
     residuals: tuple[RelativeError, ...] = ()
-    # what a run may measure apart, such as "data" -> which predicted operations have its seconds
+    # span that only a run has, such as "data" -> predicted operations that include its seconds
     within: Mapping[str, str] = {}
-    totals: Totals | None = None  # over all ranks, if the file holds the spans of some of them
+    totals: Totals | None = None  # over all ranks, if the file has spans of some ranks only
 
 
 class Switch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -77,25 +77,25 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     step: Annotated[int, msgspec.Meta(ge=1)]  # first step with the new plan
     plan: str  # hash
     why: str
-    seconds: float | None = None  # that planning took
+    seconds: float | None = None  # of planning
     ratio: float | None = None  # measured over predicted time of the exchanges
 
 
 class Fallback(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor that left its error budget, and the dense methods that replaced its launches'."""
+    """A tensor that left its error budget, and the dense methods that its launches then have."""
 
     tensor: str = ""
-    step: int = 0  # in which the error was measured
-    error: float | None = None  # share of the norm that was left behind; None: not finite
+    step: int = 0  # step in which the error was measured
+    error: float | None = None  # lost share of the norm; None: not finite
     budget: float = 0.0
     launches: tuple[str, ...]
-    methods: tuple[str, ...] = ()  # before
-    dense: tuple[str, ...]  # from step `since` on
+    methods: tuple[str, ...] = ()  # earlier methods of the launches
+    dense: tuple[str, ...]  # methods from step `since` on
     since: int
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """Results against dense sums."""
+    """The result of a comparison with dense sums."""
 
     largest_relative_error: Mapping[str, float | None]  # method -> L2 error; None: not finite
 
@@ -108,17 +108,17 @@ class RunHeader(Header, frozen=True, kw_only=True, omit_defaults=True):
 
     mpi: str | None = None  # library and version
     python: str | None = None
-    cores: int | None = None  # that rank 0 may use
+    cores: int | None = None  # usable by rank 0
     hosts: tuple[str, ...] | None = None  # by rank
     placement: tuple[str, ...] | None = None  # how the ranks' hosts differ from the plan's nodes
     other_fabric: tuple[str, ...] | None = None  # how `fabric` differs from the machine's
     compute: str | None = None  # source of compute: "emulated", "caller" or the net's name
     device: str | None = None  # None: NumPy
     buffers: str | None = None  # how MPI reaches arrays of the device
-    first_step: Count | None = None  # of a run that goes on from a state
+    first_step: Count | None = None  # of a run that continues from a state
     polling_cpu_s: tuple[float, ...] | None = None  # of the communication thread, by rank
-    # by `decision_key`; None: not finite; newer timelines have here those before `first_step`, and
-    # others with their spans
+    # decisions by `decision_key`; None: not finite; newer timelines have only decisions before
+    # `first_step` here, and others in their spans
     decisions: Mapping[str, float | None] | None = None
     verified: Verified | None = None
     fallbacks: tuple[Fallback, ...] | None = None
@@ -131,7 +131,7 @@ class RunHeader(Header, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def header_from_data(kind: str, data: Any, where: str = "") -> Predicted | RunHeader:
-    """Check the `meta` of a timeline file; unknown keys are left out."""
+    """Convert the `meta` of a timeline file; unknown keys are ignored."""
     where = f"{where}meta of the {kind} timeline"
     if kind == Predicted.kind:
         return files.convert(data, Predicted, where)
@@ -139,7 +139,7 @@ def header_from_data(kind: str, data: Any, where: str = "") -> Predicted | RunHe
 
 
 def fabric_differences(a: Header, b: Header) -> tuple[str, ...]:
-    """Say how the fabrics of two timelines differ, and what a run says of its plan's fabric."""
+    """Return sentences on differences of two timelines' fabrics, and of a run's from its plan's."""
     found: list[str] = []
     for one in (a, b):
         if isinstance(one, RunHeader):

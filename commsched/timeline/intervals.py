@@ -11,13 +11,13 @@ import numpy.typing as npt
 from commsched.arrays import Bools, Floats, Ints
 
 Counts = npt.NDArray[np.int32]
-AT_ONCE = 2**19  # intervals of a sweep; each takes about 200 B
+AT_ONCE = 2**19  # intervals in one sweep; each takes about 200 B
 
 
 class Intervals(NamedTuple):
     """Half-open intervals [start, end) as columns of length n, in any order.
 
-    Intervals of different groups (ranks, or streams of ranks) never meet.
+    Intervals of different groups (ranks, or streams of ranks) are never combined.
     """
 
     group: Ints
@@ -29,11 +29,11 @@ class Intervals(NamedTuple):
         return Intervals(self.group[some], self.start[some], self.end[some])
 
     def meets(self, first: float, last: float) -> Bools:
-        """Tell of each interval whether a part of it lies between two moments."""
+        """Tell for each interval whether a part of it lies between two times."""
         return (self.start < last) & (self.end > first)
 
     def within(self, first: float, last: float) -> "Intervals":
-        """Return what lies between two moments."""
+        """Return the parts between two times."""
         if first == -inf and last == inf:
             return self
         some = self.rows(self.meets(first, last))
@@ -50,14 +50,14 @@ class Intervals(NamedTuple):
 
 
 class Cover(NamedTuple):
-    """The time of each group, cut wherever an interval of any layer starts or ends."""
+    """The time of each group, cut at every start and end of an interval of any layer."""
 
     group: Ints  # (pieces,)
     start: Floats  # (pieces,) s
     end: Floats  # (pieces,) s
     depth: npt.NDArray[
         np.int32
-    ]  # (layers, pieces) sum of the weights of the layer's intervals over the piece
+    ]  # (layers, pieces) sum of the weights of the layer's intervals that cover the piece
 
     def where(self, keep: Bools) -> Intervals:
         """Return the kept pieces as disjoint sorted intervals, joining those that touch."""
@@ -85,23 +85,23 @@ def cover(*layers: Intervals, weights: tuple[Ints | int, ...] = ()) -> Cover:
     order = np.lexsort((time, group))
     group, time, change = group[order], time[order], change[:, order]
     depth = np.cumsum(change, axis=1, out=change)[:, :-1]
-    # a group's changes add to zero, so the sum needs no reset between groups
+    # the changes of a group sum to zero, so the sum needs no reset between groups
     real = (group[1:] == group[:-1]) & (time[1:] > time[:-1])
     return Cover(group[:-1][real], time[:-1][real], time[1:][real], depth[:, real])
 
 
 def union(a: Intervals) -> Intervals:
-    """Return the time that any interval covers."""
+    """Return the time covered by any interval."""
     return _where(lambda depth: depth[0] > 0, a)
 
 
 def intersection(a: Intervals, b: Intervals) -> Intervals:
-    """Return the time that both cover."""
+    """Return the time covered by both."""
     return _where(lambda depth: (depth[0] > 0) & (depth[1] > 0), a, b)
 
 
 def difference(a: Intervals, b: Intervals) -> Intervals:
-    """Return the time that `a` covers and `b` does not."""
+    """Return the time covered by `a` but not by `b`."""
     return _where(lambda depth: (depth[0] > 0) & (depth[1] == 0), a, b)
 
 
@@ -133,7 +133,7 @@ def _one_after_another(parts: Sequence[Intervals]) -> Intervals:
 
 
 def batches(*groups: Ints) -> Iterator[tuple[Bools | slice, ...]]:
-    """Yield the rows of whole groups, for each layer, ascending; a sweep over them fits memory."""
+    """Yield rows of whole groups for each layer, ascending; a sweep over the rows fits memory."""
     if sum(map(len, groups)) <= AT_ONCE:
         yield (slice(None),) * len(groups)
         return

@@ -1,7 +1,7 @@
 """The last operations of each rank of a job, side by side, and where the ranks diverged.
 
 Beside `measured.json`, rank 3 keeps `measured.json.rank3.last`: the header line of a part, a ROW
-for each stream with the operation that began last, and KEPT ones, each written over the oldest.
+per stream with the operation that began last, and KEPT rows, each written over the oldest one.
 """
 
 import re
@@ -22,36 +22,36 @@ from commsched.timeline.parts import PartHeader, PartRow, find
 from commsched.units import count, seconds
 
 LAST = "last"
-KEPT = 1000  # operations of a rank
+KEPT = 1000  # finished operations of a rank in the file
 # Number of the row; step, start, end, waited, nbytes, coded and decided (NaN: nothing) as in a
-# span; stream and name, which are cut; the number again, as the row is written in this order.
+# span; stream and name, cut; the number again: it differs in a row that was being written.
 ROW = Struct("<Qq6d16s200sQ")
 LARGEST = 2**26  # B of a file
-BEFORE, AFTER, COLUMNS = 4, 8, 8  # operations around where ranks diverged; ranks in a table
+BEFORE, AFTER, COLUMNS = 4, 8, 8  # operations before and after the divergence; ranks in a table
 
 Key = tuple[int, str]  # step and name
 
 
 class RankOperations(NamedTuple):
-    """What one rank left."""
+    """The last operations of one rank."""
 
     ended: list[PartRow]  # in the order of their ends
     under_way: list[PartRow]
 
     @property
     def keys(self) -> set[Key]:
-        """The operations that ended."""
+        """The finished operations."""
         return {(row.step, row.name) for row in self.ended}
 
 
 class Divergence(NamedTuple):
-    """The first operation that some ranks have ended, or begun, and others have not."""
+    """The first operation that some ranks have ended, or begun, and other ranks have not."""
 
     step: int
     name: str
     what: str  # "ended" or "begun"
     ahead: list[int]  # ranks that have
-    missing: list[int]  # ranks that have not
+    missing: list[int]  # ranks that have not ended or begun the operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,20 +64,20 @@ class Operations:
 
     @property
     def order(self) -> dict[str, int]:
-        """The place of each operation in the program; others follow."""
+        """The position of each operation in the program; unknown operations follow."""
         names = [r.name for found in self.of.values() for r in (*found.ended, *found.under_way)]
         return {name: i for i, name in enumerate(dict.fromkeys([*self.header.names, *names]))}
 
 
 def base(path: str | Path) -> Path | None:
-    """Return X for `X.last` and `X.rank3.last`, files of last operations; None: another file."""
+    """Return X for `X.last` and `X.rank3.last`, files of last operations; None for other files."""
     path = Path(path)
     found = re.fullmatch(rf"(.+?)(\.rank(0|[1-9][0-9]{{0,9}}))?\.{LAST}", path.name)
     return path.with_name(found[1]) if found else None
 
 
 def read(path: str | Path) -> Operations:
-    """Read what the ranks of a job left."""
+    """Read the files of last operations of a job's ranks."""
     where = base(path) or Path(path)
     headers, of, torn = [], {}, 0
     for rank, part in find(where, LAST).items():
@@ -96,7 +96,7 @@ def read(path: str | Path) -> Operations:
 
 
 def _rows(content: bytes) -> tuple[list[PartRow], int]:
-    """Decode rows, but for those that were being written; count these."""
+    """Decode rows; skip and count those that were being written."""
     found: list[PartRow] = []
     wrong = 0
     whole = len(content) // ROW.size * ROW.size
@@ -107,7 +107,7 @@ def _rows(content: bytes) -> tuple[list[PartRow], int]:
             if number != again:
                 raise ValueError
             found += [msgspec.convert(row, PartRow)] if number else []
-        except ValueError:  # msgspec's, too
+        except ValueError:  # msgspec's errors, too
             wrong += 1
     return found, wrong
 
@@ -122,10 +122,10 @@ def _operations(begun: list[PartRow], rows: list[PartRow]) -> RankOperations:
 
 
 def divergence(found: Operations) -> Divergence | None:
-    """Return the first operation, in the order of the program, that not all its ranks have ended.
+    """Return the first operation, in program order, that not all its ranks have ended.
 
-    If there is none: that not all have begun. A name that several steps have belongs to the ranks
-    that have it; any other one to all ranks.
+    Without such an operation, return the first that not all its ranks have begun. A name of several
+    steps belongs to the ranks that have the name; a name of one step to all ranks.
     """
     ended = {rank: operations.keys for rank, operations in found.of.items()}
     begun = {
@@ -163,7 +163,7 @@ def as_data(found: Operations) -> dict[str, Any]:
         "operations": {
             str(rank): {
                 what: [
-                    # of an operation without a decision it is NaN, which JSON does not have
+                    # NaN for an operation without a decision; JSON has no NaN
                     {k: v for k, v in zip(fields, row, strict=True) if v == v}
                     for row in rows
                 ]
@@ -213,7 +213,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _side_by_side(found: Operations, apart: Divergence | None) -> str:
-    """Show operations around the divergence, or the last ones: how long each rank took."""
+    """Return a table of each rank's seconds in operations around the divergence, or the last."""
     order = found.order
     of = found.of.values()
     every = {(row.step, row.name) for o in of for row in (*o.ended, *o.under_way)}

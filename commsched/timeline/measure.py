@@ -1,9 +1,9 @@
-"""Numbers of a timeline, by the same definitions for predictions and runs.
+"""Measures of a timeline, with equal definitions for predictions and runs.
 
 Results per rank have one row for each of `ranks_seen(t)`, results per step one column for each of
 `steps(t)`. Steps may overlap: a step of a rank begins with its first compute span and lasts until
-the rank's next step begins. Nothing tells how long the last one lasts, so it does not count; what
-ends after its start lies in it.
+the rank's next step begins. The end of the last step is unknown, so it does not count; all time
+after its start belongs to it.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ Found = TypeVar("Found")
 
 COMPUTE = "compute"
 CODECS = ("codec", "encode", "decode")
-MESSAGES = ("send", "receive")  # from one rank to one other
+MESSAGES = ("send", "receive")  # streams of messages between two ranks
 
 
 def is_communication(stream: str) -> bool:
@@ -40,7 +40,7 @@ def is_communication(stream: str) -> bool:
 
 
 def once(compute: Callable[[Timeline], Found]) -> Callable[[Timeline], Found]:
-    """Compute something of a timeline once: the timeline, which never changes, keeps it."""
+    """Cache a function's result for a timeline in the timeline, which never changes."""
     key = f"once {compute.__name__}"
 
     @wraps(compute)
@@ -68,7 +68,7 @@ def steps(t: Timeline) -> npt.NDArray[np.int32]:
 def settled(t: Timeline, skip_first: int = 1) -> Bools:
     """Return (steps,) which steps count: all except the first ones and the last.
 
-    Of two steps the first one counts, of one step none does.
+    If there are two steps, the first one counts; a single step does not count.
     """
     index, count = np.arange(len(steps(t))), len(steps(t))
     return (index >= min(skip_first, count - 2)) & (index < count - 1)
@@ -106,12 +106,12 @@ def step_starts(t: Timeline) -> Floats:
 def iteration_seconds(t: Timeline) -> Floats:
     """Return (steps,) s until the next step has begun everywhere; NaN for the last step.
 
-    From when the last rank has begun a step until the last rank has begun the next one: so the
-    iterations sum to the time that passes, also where ranks are slow in turn.
+    An iteration lasts from the begin of a step on the last rank to begin until that of the next
+    step. So iterations sum to the elapsed time, even if ranks are slow in turn.
     """
     if not len(t):
         return np.zeros(0)
-    begun = np.fmax.reduce(step_starts(t), axis=0)  # fmax passes over NaN
+    begun = np.fmax.reduce(step_starts(t), axis=0)  # fmax ignores NaN
     found: Floats = np.append(np.maximum(np.diff(begun), 0.0), np.nan)
     return found
 
@@ -123,7 +123,7 @@ def spans_of(t: Timeline, keep: Bools) -> Intervals:
 
 @once
 def exposed_intervals(t: Timeline) -> Intervals:
-    """Return when, per rank, a communication stream is busy while the compute stream is idle."""
+    """Return, per rank, the times at which a communication stream is busy and compute is idle."""
     return difference(spans_of(t, communicates(t)), spans_of(t, computes(t)))
 
 
@@ -151,12 +151,12 @@ def idle(t: Timeline) -> Floats:
 
 
 def has_messages(t: Timeline) -> bool:
-    """Tell whether ranks send messages to single ranks, as the stages of a pipeline do."""
+    """Tell whether ranks send messages to single ranks, like the stages of a pipeline."""
     return bool(np.isin(t.stream, [i for i, s in enumerate(t.streams) if s in MESSAGES]).any())
 
 
 def _within_steps(t: Timeline, found: Intervals) -> Floats:
-    """Add up disjoint intervals by rank and by the step of the rank in which they lie."""
+    """Add up disjoint intervals by rank and by the rank's step that contains them."""
     windows, column = _windows(t)
     seen, shape = ranks_seen(t), (len(ranks_seen(t)), len(steps(t)))
     sums = np.zeros(shape[0] * shape[1])
@@ -173,7 +173,7 @@ def _within_steps(t: Timeline, found: Intervals) -> Floats:
 
 
 def _windows(t: Timeline) -> tuple[Intervals, Ints]:
-    """Return the time of each rank's steps, which never overlap, and each one's step column."""
+    """Return the time of each rank's steps, which never overlap, and the column of each step."""
     if not len(t):
         nothing = np.zeros(0, np.int64)
         return Intervals(nothing, np.zeros(0), np.zeros(0)), nothing
@@ -198,15 +198,15 @@ def waiting_filled(t: Timeline, apart: Mapping[str, Ints] | None = None) -> Time
 
         waited = max(0, min(end, latest start of the same name and step over all ranks) - start)
 
-    An exchange waits until its last rank arrives. Other streams keep what they have; the spans of
-    messages between two ranks begin when there is something to send or to receive. `apart`: for
-    the name of an exchange that each team does alone, the team of every rank, (ranks,).
+    An exchange waits until its last rank arrives. Other streams keep their values; the spans of
+    messages between two ranks begin only when a message can be sent or received. `apart`: for the
+    name of an exchange that each team does by itself, the team of every rank, (ranks,).
     """
     if not len(t):
         return t
     chosen = communicates(t) & ~np.array([s in MESSAGES for s in t.streams], bool)[t.stream]
     key = t.name.astype(np.int64) * 2**31 + t.step
-    if apart:  # each team's exchange is an exchange of its own
+    if apart:  # each team has a separate exchange
         _, key = np.unique(key, return_inverse=True)
         table = np.array([apart.get(name, np.zeros(t.ranks, np.int64)) for name in t.names])
         key = key * (table.max() + 1) + table[t.name, t.rank]

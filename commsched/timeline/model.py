@@ -21,14 +21,14 @@ class Span(NamedTuple):
 
     rank: int
     stream: str
-    name: str  # identity of the operation within a step, such as "b3/exchange"
+    name: str  # identifies the operation within a step, such as "b3/exchange"
     step: int
     start: float  # s since the run's start, on rank 0's clock
     end: float  # s
     waited: float  # s of the span spent waiting for a peer
     nbytes: float  # B handed to MPI by this rank
     coded: float = 0.0  # s of an exchange in which this rank encoded, added or decoded
-    decided: float | None = None  # what the group agreed on; inf: no finite number
+    decided: float | None = None  # the group's decision; inf: not finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Timeline:
     waited: Floats
     nbytes: Floats
     coded: Floats = field(default_factory=lambda: np.zeros(0))  # default: n zeros
-    decided: Floats = field(default_factory=lambda: np.zeros(0))  # nan, the default: nothing
+    decided: Floats = field(default_factory=lambda: np.zeros(0))  # nan, the default: no decision
     clock_uncertainty: float = 0.0  # s, the worst over ranks
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class Timeline:
         return Span(**row | words | {"nbytes": int(row["nbytes"])})
 
     def select(self, keep: npt.NDArray[Any] | slice) -> "Timeline":
-        """Return the rows that `keep`, a mask, indices or a slice, picks; the tables stay."""
+        """Return the rows selected by `keep`, a mask, indices or a slice; the tables stay."""
         return replace(self, **{column: getattr(self, column)[keep] for column in Span._fields})
 
     @property
@@ -82,7 +82,7 @@ class Timeline:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Return what the reader must know, such as that a rank is missing."""
+        """Return the warnings for readers, such as that a rank is missing."""
         return self.header.warnings
 
     def warned(self, warning: str) -> "Timeline":
@@ -102,9 +102,9 @@ class Timeline:
 
     @property
     def decisions(self) -> dict[str, float]:
-        """Return what ranks agreed on, by `decision_key`; nan: no finite number.
+        """Return the decisions of ranks, by `decision_key`; nan: not finite.
 
-        Where groups of ranks decided differently, that of the first rank counts.
+        If groups of ranks decided differently, the decision of the first rank counts.
         """
         rows = np.flatnonzero(~np.isnan(self.decided))
         rows = rows[np.argsort(-self.rank[rows], kind="stable")]
@@ -126,7 +126,7 @@ class Timeline:
         names: Iterable[str] = (),
         clock_uncertainty: float = 0.0,
     ) -> "Timeline":
-        """Build the columns from spans; words that a table lacks follow as they appear."""
+        """Build the columns from spans; words missing in a table are appended in order."""
         columns = Columns(streams, names)
         columns.add(spans)
         return columns.timeline(
@@ -135,9 +135,9 @@ class Timeline:
 
 
 class Columns:
-    """Spans that become columns piece by piece, so that only one piece takes objects' memory.
+    """Columns of spans that grow piece by piece, so that only one piece is Python objects.
 
-    Columns grow in place: large arrays are moved by the system, without a second copy.
+    Columns grow in place: the system moves large arrays without a second copy.
     """
 
     def __init__(self, streams: Iterable[str] = (), names: Iterable[str] = ()) -> None:
@@ -146,7 +146,7 @@ class Columns:
         self._count = self._room = 0
 
     def add(self, spans: Iterable[Span]) -> None:
-        """Add spans; words that a table lacks follow as they appear."""
+        """Add spans; words missing in a table are appended in order."""
         rows = list(spans)
         if not rows:
             return
@@ -169,14 +169,14 @@ class Columns:
             mine[before : self._count] = column
 
     def taken(self) -> dict[str, Any]:
-        """Return each column of all pieces, which are given up."""
+        """Return each column of all pieces, and drop the pieces."""
         found, self._columns = self._columns, {}
         for column in found.values():
             column.resize(self._count, refcheck=False)
         return found
 
     def timeline(self, **known: Any) -> Timeline:
-        """Return the timeline of all pieces, given its other fields; the pieces are given up."""
+        """Return the timeline of all pieces with the given other fields, and drop the pieces."""
         known |= {"streams": tuple(self._streams), "names": tuple(self._names)}
         return Timeline(**known, **self.taken())
 
@@ -186,7 +186,7 @@ def _kind(what: str) -> Any:
 
 
 class Table(dict[str, int]):
-    """Words and their places; a new word gets the next one."""
+    """Words and their indices; a new word gets the next index."""
 
     def __init__(self, words: Iterable[str]) -> None:
         super().__init__((word, i) for i, word in enumerate(dict.fromkeys(words)))
@@ -196,5 +196,5 @@ class Table(dict[str, int]):
         return place
 
     def indices(self, words: Iterable[str]) -> list[int]:
-        """Return the places of words."""
+        """Return the indices of words."""
         return [self[word] for word in words]

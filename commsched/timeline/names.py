@@ -1,4 +1,4 @@
-"""Decode names of operations, for readers that have a file but no plan.
+"""Decoding of operations' names, for readers that have a file but no plan.
 
 A timeline file knows an operation by its name. Code that has the plan looks the name up in
 `Strategy.operations`, where the launch, phase, layer and microbatch are fields.
@@ -7,7 +7,7 @@ A timeline file knows an operation by its name. Code that has the plan looks the
 from functools import cache
 from typing import NamedTuple
 
-WORK = {  # word in a name -> kind of work; other programs write timelines, too
+WORK = {  # word in a name -> kind of work; names may come from other programs
     **dict.fromkeys(("forward", "fwd"), "forward"),
     **dict.fromkeys(("backward", "bwd"), "backward"),
     **dict.fromkeys(("apply", "merge", "optimizer", "update"), "apply"),
@@ -19,12 +19,12 @@ COMMON = {*WORK, "exchange", "inside", "between", "send", "recv"}
 class Label(NamedTuple):
     """The decoded name of an operation."""
 
-    work: str  # "forward", "backward", "apply", "codec", or "" if the name does not say
+    work: str  # "forward", "backward", "apply", "codec", or "" if the name does not tell
     short: str  # label of the operation among its neighbours: "b3" for "b3/exchange"
 
 
 def decision_key(step: int, operation: str) -> str:
-    """Name what an operation decides in a step."""
+    """Return the key of an operation's decision in a step."""
     return f"{step}/{operation}"
 
 

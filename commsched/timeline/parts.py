@@ -1,4 +1,4 @@
-"""Each rank appends its spans to a file of its own, so that a crash loses at most one line.
+"""Part files: each rank appends its spans to its own file, so that a crash loses at most a line.
 
 Beside `measured.json`, rank 3 writes `measured.json.rank3.jsonl`: a header line (an object), then
 one array per span, in seconds on the rank's own clock. Merging puts them on rank 0's clock.
@@ -23,21 +23,21 @@ from commsched.timeline.model import Columns, Span, Timeline
 
 Finite = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 
-WINDOW = 5 * 2**26  # B that are read of a timeline: 2.4 million spans, which take 470 MB of memory
-SPAN = 140  # B of a span in one file; of parts as many spans are read
-SAMPLE = 2**16  # B at the end of a part, from which the size of its lines is taken
+WINDOW = 5 * 2**26  # most B read of a timeline: 2.4 million spans, which take 470 MB of memory
+SPAN = 140  # B of a span in one file; parts are limited to as many spans
+SAMPLE = 2**16  # B at the end of a part, from which the size of its lines is estimated
 CHUNK = 2**22  # B that are decoded at one time
-SPANS = "jsonl"  # the kind of file that has a rank's spans
+SPANS = "jsonl"  # suffix of the file with a rank's spans
 COLUMNS = (
     *("stream", "name", "step", "start_s", "end_s", "waited_s", "nbytes", "coded_s"),
-    "decided",  # only where something was
+    "decided",  # only if there was a decision
 )
 
 
 class PartHeader(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The first line of a part.
 
-    A moment x on the rank's clock is x + clock_offset - t0 seconds after the run's start.
+    Time x on the rank's clock is x + clock_offset - t0 seconds after the run's start.
     """
 
     format: Literal["commsched-part/1"] = "commsched-part/1"
@@ -64,7 +64,7 @@ class PartRow(NamedTuple):
     waited: Annotated[float, msgspec.Meta(ge=0, le=1e12)]  # s
     nbytes: Annotated[float, msgspec.Meta(ge=0, le=2**53)]  # whole
     coded: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0  # s; older parts lack it
-    decided: float | None = nan  # nothing; None: no finite number
+    decided: float | None = nan  # nan: no decision; None: not finite
 
 
 _DECODE = msgspec.json.Decoder(PartRow).decode
@@ -72,9 +72,9 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class PartWriter:
-    """Appends the spans of one rank; each append is handed to the operating system at once.
+    """A writer of one rank's spans; each append goes to the operating system at once.
 
-    It notes where the spans of each `block` of steps end in the file, for a merge by steps.
+    It records where the spans of each `block` of steps end in the file, for a merge by steps.
     """
 
     def __init__(self, path: str | Path, header: PartHeader, block: int = 1) -> None:
@@ -111,20 +111,20 @@ class PartWriter:
 
 
 def part_path(path: str | Path, rank: int, kind: str = SPANS) -> Path:
-    """Return where `rank` appends its spans for the timeline `path`, or leaves another kind."""
+    """Return the file of `rank` for the timeline `path`: its spans, or another kind."""
     path = Path(path)
     return path.with_name(f"{path.name}.rank{rank}.{kind}")
 
 
 def base(path: str | Path) -> Path | None:
-    """Return the timeline that a file is a part of; None: it is no part."""
+    """Return the timeline to which a part file belongs; None for other files."""
     path = Path(path)
     found = re.fullmatch(r"(.+)\.rank(0|[1-9][0-9]{0,9})\.jsonl", path.name)
     return path.with_name(found[1]) if found else None
 
 
 def find(path: str | Path, kind: str = SPANS) -> dict[int, Path]:
-    """Return the parts of the timeline `path` that exist, by rank; or those of another kind."""
+    """Return the existing parts of the timeline `path`, by rank; or files of another kind."""
     path = Path(path)
     pattern = re.compile(re.escape(path.name) + rf"\.rank(0|[1-9][0-9]{{0,9}})\.{kind}")
     try:
@@ -139,7 +139,7 @@ def newer(found: Mapping[int, Path], path: Path) -> bool:
     """Tell whether any of the parts was written after the file `path`."""
     try:
         return any(p.stat().st_mtime_ns > path.stat().st_mtime_ns for p in found.values())
-    except OSError:  # removed meanwhile, by the run that ended
+    except OSError:  # removed meanwhile, by the end of the run
         return False
 
 
@@ -154,9 +154,9 @@ def read_parts(
 ) -> Timeline:
     """Merge the parts of `path` onto rank 0's clock; `ended` is False if the run crashed.
 
-    Torn last lines and missing ranks become warnings of the timeline, and that only the newest
-    steps were read, where all parts would be larger than `window` bytes in one file. `decided`:
-    read only what ranks agreed on in the first `decided` steps.
+    Torn last lines and missing ranks become warnings of the timeline. If the parts would be larger
+    than `window` bytes in one file, only the newest steps are read, with a warning. `decided`: read
+    only the decisions of the first `decided` steps.
     """
     found = [_Part(part, rank, decided) for rank, part in find(path).items()]
     headers = [part.header for part in found if part.header is not None]
@@ -164,7 +164,7 @@ def read_parts(
         raise CommschedError(f"{path}: no parts of ranks ({part_path(path, 0).name}, ...) found")
     _agree(headers, str(path))
     timeline = _merge([part for part in found if part.header is not None], headers, window)
-    if not ended:  # nobody has looked who waited for whom; teams are not known
+    if not ended:  # waiting is not filled in yet; teams are unknown
         timeline = waiting_filled(timeline)
     warnings = [] if ended else [f"{path}: the run did not end; merged from what its ranks left"]
     for part in found:
@@ -191,9 +191,9 @@ class _Part:
     """The part of a rank."""
 
     def __init__(self, path: Path, rank: int, decided: int | None) -> None:
-        """Read the header; it stays None where not even that was written."""
-        self.path, self.rank, self.since = path, rank, 0  # the first step that is read
-        self.number, self.after = 2, ""  # of the line at `begin`, counted after what
+        """Read the header, which stays None if it was not written."""
+        self.path, self.rank, self.since = path, rank, 0  # since: first step to read
+        self.number, self.after = 2, ""  # number of the line at `begin`, and from where lines count
         self._decided = decided
         self.header: PartHeader | None = None
         with files.opened(path) as file:
@@ -209,9 +209,9 @@ class _Part:
             )
 
     def begin_late(self, window: int) -> int:
-        """Leave out all but the newest spans, which would take `window` bytes in one file.
+        """Skip all but the newest spans, as many as take `window` bytes in one file.
 
-        Returns the first step that has all of its spans.
+        Return the first step that has all of its spans.
         """
         if self._decided is not None:
             return 0
@@ -228,7 +228,7 @@ class _Part:
             if not line.endswith(b"\n"):
                 return 0
             self.begin, self.number, self.after = begin, 1, f" after byte {begin}"
-            # Streams are rarely further apart.
+            # Streams are rarely more than one step apart.
             return self._decoded([line[:-1]], self.number)[0].step + 2
 
     def rows(self, since: int) -> Iterator[list[PartRow]]:
@@ -248,7 +248,7 @@ class _Part:
         self.torn = bool(rest)
 
     def _decoded(self, lines: Iterable[bytes], number: int) -> list[PartRow]:
-        """Decode lines from the first one whose number is `begin` or more."""
+        """Decode lines; `number` is the number of the first line, for errors."""
         rows: list[PartRow] = []
         try:
             rows.extend(rows_of(lines))
@@ -269,14 +269,14 @@ def rows_of(lines: Iterable[bytes]) -> Iterator[PartRow]:
 
 
 def on_clock(rows: Iterable[PartRow], rank: int, shift: float) -> Iterator[Span]:
-    """Return spans on rank 0's clock; spans that touch still touch: one shift for both ends."""
+    """Return spans on rank 0's clock; one shift for both ends keeps touching spans in touch."""
     for row in rows:
         decided = inf if row.decided is None else None if isnan(row.decided) else row.decided
         yield Span(rank, *row[:3], row.start + shift, row.end + shift, *row[5:8], decided)
 
 
 def _agree(headers: list[PartHeader], where: str) -> None:
-    """Refuse parts that different runs left."""
+    """Reject parts of different runs."""
     first = headers[0]
     for other in headers[1:]:
         for what in ("plan_hash", "ranks", "t0"):
@@ -307,7 +307,7 @@ def _merge(parts: list[_Part], headers: list[PartHeader], window: int) -> Timeli
 
 
 def _ranks(ranks: list[int]) -> str:
-    """Say which ranks, in few words."""
+    """Name ranks in few words."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     shown = ", ".join(map(str, ranks[:8]))

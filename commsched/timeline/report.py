@@ -1,4 +1,4 @@
-"""Comparisons in words and as data."""
+"""Comparisons of timelines as text and as data."""
 
 from collections.abc import Iterable, Sequence
 from math import isnan
@@ -55,7 +55,7 @@ def comparison_table(c: Comparison, limit: int | None = None) -> str:
 
 
 def _sureness(c: Comparison) -> list[str]:
-    """Say which range of iterations was expected."""
+    """Describe the predicted range of iterations."""
     if c.interval is None:
         return []
     inside = c.interval.low <= c.iteration.measured <= c.interval.high
@@ -132,7 +132,7 @@ def _plain(seconds: float) -> str:
 
 
 def _signed(seconds: float) -> str:
-    """Milliseconds with their sign; -0.0 is shown as +0.000."""
+    """Format milliseconds with their sign; -0.0 becomes +0.000."""
     return f"{round(seconds * 1e3, 3) + 0.0:+.3f}"
 
 

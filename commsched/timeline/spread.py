@@ -16,7 +16,7 @@ from commsched.timeline.totals import NO_ITERATION, Totals, median, p10_to_p90
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Limits of the measured iteration in eight of ten cases: p10 to p90, s."""
+    """The limits of the measured iteration in eight of ten cases: p10 to p90, s."""
 
     low: float
     high: float
@@ -27,7 +27,7 @@ class Interval:
 
     @property
     def basis(self) -> str:
-        """Say which data the interval is based on."""
+        """Describe the data of the interval."""
         if not self.residuals:
             return "that is the spread of the steps only: the machine file has no held-out errors"
         return (
@@ -35,7 +35,7 @@ class Interval:
         )
 
     def overlaps(self, other: "Interval") -> bool:
-        """Tell whether two intervals share a moment."""
+        """Tell whether two intervals overlap."""
         return self.low <= other.high and other.low <= self.high
 
 
@@ -46,9 +46,9 @@ def interval(found: Totals, residuals: Sequence[float]) -> Interval | None:
 
     over the iterations I [s] of all counted steps, their exposed communication X [s], and all
     residuals e, the relative errors (predicted - measured) / measured of the exchanges that the
-    calibration of the machine held out. H [s] is hidden communication: if exchanges last longer, as
-    much of it as they gain comes out from under the compute, at most. Without residuals e = 0: the
-    interval is only the spread of the steps under jitter. None without a counted step.
+    calibration of the machine held out. H [s] is hidden communication: if exchanges last f times as
+    long, at most H (f - 1) s more are exposed. Without residuals e = 0: the interval is only the
+    spread of the steps under jitter. Return None without a counted step.
     """
     if not found.iteration:
         return None
@@ -71,7 +71,7 @@ def interval_data(found: Interval | None) -> dict[str, Any]:
 
 
 def interval_lines(found: Mapping[str, Any]) -> list[str]:
-    """Return what `interval_data` holds as text, if held-out errors are in it."""
+    """Return `interval_data` as text, if it includes held-out errors."""
     if not found["interval_held_out_errors"]:
         return []
     sure = Interval(
@@ -88,21 +88,21 @@ class Rival:
 
     plan_hash: str
     strategy: str
-    batches: int  # of the net in a step
+    batches: int  # batches of the net in a step
     iteration: float  # s
     exposed: float  # s of communication while compute was idle, mean over ranks
-    statistic: str  # of both
+    statistic: str  # statistic of both medians
     interval: Interval
     warnings: tuple[str, ...]
 
     @property
     def seconds_per_batch(self) -> float:
-        """The iteration over its batches."""
+        """The iteration divided by its batches."""
         return self.iteration / self.batches
 
     @property
     def interval_per_batch(self) -> Interval:
-        """The interval of that."""
+        """The interval divided by the batches."""
         low, high = (limit / self.batches for limit in (self.interval.low, self.interval.high))
         return replace(self.interval, low=low, high=high)
 
@@ -112,17 +112,17 @@ class Rivals:
     """Two predicted plans of the same net on the same machine."""
 
     plans: tuple[Rival, Rival]
-    fabrics: tuple[str, ...] = ()  # how the fabrics differ on which the machine was calibrated
+    fabrics: tuple[str, ...] = ()  # differences of the fabrics of the machines' calibrations
 
     @property
     def indistinguishable(self) -> bool:
-        """Whether the intervals overlap, of as many batches."""
+        """Tell whether the intervals per batch overlap."""
         a, b = (plan.interval_per_batch for plan in self.plans)
         return a.overlaps(b)
 
     @property
     def verdict(self) -> str:
-        """Say which plan is faster, by batch if their steps differ, or that none can be told."""
+        """Say which plan is faster, per batch if their steps differ, or that it cannot be told."""
         fast, slow = sorted(self.plans, key=lambda plan: plan.seconds_per_batch)
         alike = fast.batches == slow.batches
         a, b = (plan.interval if alike else plan.interval_per_batch for plan in self.plans)
@@ -138,13 +138,13 @@ class Rivals:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings of either plan, each once."""
+        """The warnings of both plans, each once."""
         a, b = self.plans
         return tuple(dict.fromkeys((*a.warnings, *b.warnings, *self.fabrics)))
 
 
 def are_rivals(a: Timeline, b: Timeline) -> bool:
-    """Tell whether both timelines are predicted, of different plans."""
+    """Tell whether both timelines are predictions of different plans."""
     return a.kind == b.kind == "predicted" and a.plan_hash != b.plan_hash
 
 

@@ -1,4 +1,4 @@
-"""The stalls of compute in a measured timeline: the law that its machine's file keeps."""
+"""The stalls of compute in a measured timeline, as laws for its machine file."""
 
 from commsched.errors import CommschedError
 from commsched.machine.model import Machine
@@ -6,11 +6,11 @@ from commsched.machine.stalls import Stalls, fitted
 from commsched.timeline import measure
 from commsched.timeline.model import Timeline
 
-FEWEST = 100  # steps that tell of a distribution
+FEWEST = 100  # fewest steps for a distribution
 
 
 def stalls(t: Timeline, machine: Machine) -> tuple[Stalls, ...]:
-    """Return the laws of the stalls of a run on a machine's ranks, first that of nodes."""
+    """Return the laws of a run's stalls on a machine's ranks, first the law of nodes."""
     if t.ranks != machine.size:
         raise CommschedError(
             f"the timeline has {t.ranks} ranks, machine {machine.name!r} {machine.size};"

@@ -1,4 +1,4 @@
-"""The critical path of steps in a timeline: what each step waited for, across the ranks."""
+"""The critical path of steps in a timeline, across the ranks."""
 
 from collections.abc import Sequence
 
@@ -10,16 +10,16 @@ from commsched.timeline.chain import TOUCH, After, Walk, chain_to
 from commsched.timeline.model import Timeline
 
 Place = tuple[int, int]  # rank, span in the order of its walk
-LATE = 1e-6  # s: a rank that comes this close to the end of a wait may have ended it
-ALIKE = 1e-3  # of the step: waits that are shorter lead to no other rank
+LATE = 1e-6  # s: a rank that arrives this close to the end of a wait may have ended the wait
+ALIKE = 1e-3  # of the step: shorter waits do not lead to another rank
 
 
 def step_paths(t: Timeline, after: After, steps: Sequence[int]) -> dict[int, list[int]]:
     """Return the rows of each step's critical path, in order of time.
 
-    A path leads from the next step's start on the last rank back to when the step has begun on all
-    ranks, as an iteration is counted. Where a rank waits in an exchange, the path goes on with the
-    rank that came last. `after`: see `Walk`. The steps ascend.
+    A path covers an iteration: it leads from the next step's start on the last rank back to the
+    time at which the step has begun on all ranks. If a rank waits in an exchange, the path
+    continues on the rank that arrived last. `after`: see `Walk`. `steps` ascend.
     """
     known = measure.steps(t)
     columns = np.searchsorted(known, steps).tolist()
@@ -49,7 +49,7 @@ class _Paths:
         return self._walks[rank]
 
     def path(self, column: int) -> list[int]:
-        """Return the rows, among the spans near the step, of its path."""
+        """Return the path's rows among the spans near the step."""
         begin = float(np.nanmax(self._starts[:, column]))
         end = np.nanmax(self._near.end[self._near.step == self._known[column]])
         self._short = max(LATE, ALIKE * (float(end) - begin))
@@ -80,7 +80,7 @@ class _Paths:
         return rank, self._walk(rank).last_before(float(t.end[mine].max()))
 
     def _within(self, rank: int, i: int, begin: float) -> Place | None:
-        """Return a span of the path, or None before `begin`; of an exchange, the last rank's."""
+        """Return a span of the path, or None before `begin`; for an exchange, the last rank's."""
         walk = self._walk(rank)
         if i < 0 or walk.end[i] <= begin + TOUCH:
             return None

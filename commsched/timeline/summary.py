@@ -1,4 +1,4 @@
-"""A timeline in a few lines."""
+"""The summary of a timeline in a few lines."""
 
 from collections.abc import Iterable
 from math import nan
@@ -64,7 +64,7 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 
 def fallback_sentence(fallbacks: Iterable[Fallback] | None, since: int) -> str:
-    """Say which tensors left their error budget, so that launches are dense from a step on."""
+    """Describe a tensor that left its error budget, and the launches that are dense from then."""
     return "\n".join(_fallen(fall) for fall in fallbacks or () if fall.since == since)
 
 

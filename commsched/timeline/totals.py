@@ -1,4 +1,4 @@
-"""What one step of a timeline takes and sends: the same numbers for every command, file and page.
+"""The time and traffic of one step of a timeline, equal for every command, file and page.
 
 docs/reference/glossary.md defines the words for users.
 """
@@ -25,14 +25,14 @@ NO_ITERATION = (
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
     """A mean step of each window of the counted steps, one number per window.
 
-    A window is one step where all counted steps have the same operations. Otherwise it is one cycle
-    of a strategy that exchanges every few steps, or all counted steps if no cycle is in them twice.
+    A window is one step if all counted steps have equal operations. Otherwise it is one cycle of a
+    strategy that exchanges every few steps, or all counted steps if they do not contain two cycles.
     """
 
-    steps: Count  # in the timeline; its first and last do not count
+    steps: Count  # in the timeline; the first and the last do not count
     counted: Count
     cycle: Count  # steps in a window
-    iteration: Amounts  # s from when the last rank has begun a step to the same of the next one
+    iteration: Amounts  # s from a step's start on the last rank to that of the next step
     exposed: Amounts  # s of communication while the rank computes nothing, a mean over the ranks
     hidden: Amounts  # s of communication under computing, a mean over the ranks
     bubble: Amounts = ()  # s in which nothing runs, a mean over the ranks; empty: no pipeline
@@ -46,7 +46,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def statistic(self) -> str:
-        """Say over what the numbers are taken, such as `median of 9 of 11 steps`."""
+        """Describe the statistic of the numbers, such as `median of 9 of 11 steps`."""
         steps = f"{self.counted} of {units.count(self.steps, 'step')}"
         if self.cycle == 1:
             return f"median of {steps}"
@@ -56,28 +56,28 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def p10_to_p90(values: Floats, errors: int) -> tuple[float, float]:
-    """Return p10 and p90 of a value that is still to come, from values that follow from n errors.
+    """Return p10 and p90 of a future value, from values that depend on n observed errors.
 
-    The k-th smallest of n errors is the k / (n + 1) quantile of the next one. The next one lies
-    outside p10 to p90 of the n errors themselves in more than two of ten cases.
+    The k-th smallest of n errors is the k / (n + 1) quantile of the next error, which therefore
+    lies outside p10 to p90 of the n errors in more than two of ten cases.
     Source: Hyndman & Fan, The American Statistician 50(4), 1996, definition 6.
     """
     if not errors:
         low, high = np.quantile(values, (LOW, HIGH)).tolist()
         return low, high
     share = max(0.0, ((errors + 1) * LOW - 0.5) / errors)
-    # "hazen": the k-th of n equal parts of the values stands for its middle, (k - 1/2) / n.
+    # "hazen": the k-th of n values is the quantile (k - 1/2) / n.
     low, high = np.quantile(values, (share, 1.0 - share), method="hazen").tolist()
     return low, high
 
 
 def median(values: Sequence[float]) -> float | None:
-    """Return the median over the windows; None where nothing was counted."""
+    """Return the median over the windows; None if no step was counted."""
     return float(np.median(values)) if len(values) else None
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """Return a quantile over the windows; None where nothing was counted."""
+    """Return a quantile over the windows; None if no step was counted."""
     return float(np.quantile(values, share)) if len(values) else None
 
 
@@ -99,7 +99,7 @@ def totals_data(found: Totals) -> dict[str, Any]:
 
 
 def totals_lines(found: Mapping[str, Any]) -> list[str]:
-    """Return what `totals_data` holds as text."""
+    """Return `totals_data` as lines of text."""
     iteration = found["iteration_median_seconds"]
     if iteration is None:
         return ["no iteration: a step lasts until the next one begins, and there is only one step"]
