@@ -1,4 +1,4 @@
-"""Draw the signed errors of predictions, cell by cell, along what the cells differ in."""
+"""The figure of predictions' signed errors, cell by cell, along the dimensions of the cells."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,8 +10,8 @@ from matplotlib.lines import Line2D
 
 from commsched.plot.picture import picture
 
-LETTER = 0.22  # width of a title's letter, in those of a category
-EDGE = 0.6  # errors beyond are drawn there
+LETTER = 0.22  # width of a title's letter, in widths of a category
+EDGE = 0.6  # larger errors are drawn at this value
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9")
 MISSED = "#C00000"
 T = TypeVar("T")
@@ -27,7 +27,7 @@ def draw(
 ) -> None:
     """Draw at least one row to PNG or SVG: a panel per dimension, a point per cell.
 
-    `limits` are the largest median errors of groups; a median beyond the largest of them is red.
+    `limits` are the largest median errors of groups; a median beyond the largest limit is red.
     """
     groups = list(dict.fromkeys(map(group, rows)))
     sizes = {name: len({of(row) for row in rows}) for name, of in dimensions.items()}

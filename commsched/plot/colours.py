@@ -1,4 +1,4 @@
-"""What each kind of work looks like, told apart by people with any colour vision.
+"""The colours of each kind of work, distinct for people with any colour vision.
 
 Source: palette of Okabe & Ito, "Color Universal Design", 2008.
 """
@@ -24,13 +24,13 @@ CODEC = Look("encode, decode", "#CC79A7", "black")
 EXCHANGE = Look("communication", "#F0C35A", "black")  # its orange, lighter, so that hatches show
 OTHER = Look("other compute", "#999999", "black")
 LOOKS = (FORWARD, BACKWARD, APPLY, OTHER, CODEC, EXCHANGE)
-EXPOSED = "#B23A00"  # its vermilion, darker, for thin lines
+EXPOSED = "#B23A00"  # the palette's vermilion, darker, for thin lines
 
 BY_WORK = {"forward": FORWARD, "backward": BACKWARD, "apply": APPLY, "codec": CODEC}
 
 
 def look(name: str, stream: str) -> Look:
-    """Choose the look of an operation from its stream and what its name says."""
+    """Choose the look of an operation from its stream and its name."""
     if measure.is_communication(stream):
         return EXCHANGE
     return CODEC if stream in measure.CODECS else BY_WORK.get(label(name).work, OTHER)

@@ -1,4 +1,4 @@
-"""Draw which method is the fastest over density and bandwidth, as PNG, SVG or PDF."""
+"""The map of the fastest method over density and bandwidth, as PNG, SVG or PDF."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from commsched.arrays import Bools, Floats
 from commsched.plot.picture import picture
 
-# The colour of a method is that of what sums it, lighter by its codec, in every figure.
+# In every figure a method has the colour of its family, lightened by codec.
 HUES = {
     "node-union": "#0072B2",
     "all-gather": "#E69F00",
@@ -33,16 +33,16 @@ HUES = {
     "dsar": "#6B8E23",
     "powersgd": "#4A4A4A",
 }
-OTHERS = "#BBBBBB"  # a family without a colour of its own
+OTHERS = "#BBBBBB"  # families without their own colour
 SHADES = {"dense": 0.25, "fp16": 0.4, "bf16": 0.5, "bitmap": 0.7, "coo": 0.45, "elias": 0.6}
-FINE = 32  # cells of the drawing for each cell that was priced
+FINE = 32  # drawn cells per priced cell
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-LEAST = 0.0005  # of the map: smaller islands have no letter
+LEAST = 0.0005  # share of the map: smaller islands have no letter
 ROOM = 0.072  # in, of a letter of the legend
 
 
 class Priced(Protocol):
-    """What `planner.crossover.winners` finds."""
+    """The result of `planner.crossover.winners`."""
 
     @property
     def densities(self) -> Sequence[float]: ...
@@ -155,7 +155,7 @@ def _islands(mask: Bools) -> Iterator[Bools]:
         grown = 0
         while (size := int(island.sum())) > grown:
             grown = size
-            for axis in (0, 1):  # to the ends of the runs that it touches
+            for axis in (0, 1):  # to the ends of the runs that the part touches
                 island = _runs(island, left, axis)
         yield island
         left &= ~island
@@ -172,7 +172,7 @@ def _runs(island: Bools, within: Bools, axis: int) -> Bools:
 
 
 def _middle(island: Bools) -> tuple[int, int, int]:
-    """Return the place farthest from the island's edge, and how far that is, in cells."""
+    """Return the cell farthest from the island's edge, and the distance in cells."""
     depth, core = 0, island
     while True:
         wide = np.pad(core, 1)

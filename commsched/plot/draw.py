@@ -1,4 +1,4 @@
-"""Draw a timeline as a picture, or write it as a page."""
+"""The output of a timeline as a picture or as a page."""
 
 from collections.abc import Sequence
 from pathlib import Path

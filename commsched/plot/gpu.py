@@ -1,4 +1,4 @@
-"""Draw what `bench gpu` has measured: codecs and messages beside a copy, steps as predicted."""
+"""The figure of `bench gpu`: codecs and messages against a copy, and steps against predictions."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
-    """Draw a document of `bench gpu` to PNG or SVG; bars that are asked are black marks."""
+    """Draw a document of `bench gpu` to PNG or SVG; black marks are the required values."""
     with picture(path, (12.0, 5.2)) as figure:
         left, middle, right = figure.subplots(1, 3, width_ratios=(5, 4, 7))
         _codecs(left, found["codecs"])
@@ -28,7 +28,7 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
 
 
 def _codecs(axes: Axes, rows: Rows) -> None:
-    """Bytes per second over a copy's."""
+    """Draw the bytes per second of codecs, relative to a copy's."""
     names = [row["codec"] for row in rows]
     axes.barh(names, [100 * row["of_copy"] for row in rows], color=COLOURS[0])
     for place, row in enumerate(rows):
@@ -40,7 +40,7 @@ def _codecs(axes: Axes, rows: Rows) -> None:
 
 
 def _messages(axes: Axes, rows: Rows) -> None:
-    """Bytes per second between two ranks."""
+    """Draw the bytes per second between two ranks."""
     for number, row in enumerate(rows):
         told = f" over {row['over']}" if row["over"] else ""
         ways = [("copy", "copy to pinned"), ("hosted", "host to host")]
@@ -55,7 +55,7 @@ def _messages(axes: Axes, rows: Rows) -> None:
 
 
 def _steps(axes: Axes, rows: Rows) -> None:
-    """Predicted beside measured iterations, cell by cell."""
+    """Draw predicted beside measured iterations, cell by cell."""
     places = range(len(rows))
     for shift, key in ((-0.2, "predicted"), (0.2, "measured")):
         values = [1e3 * row[key] for row in rows]

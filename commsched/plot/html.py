@@ -1,4 +1,4 @@
-"""Write a timeline, or two of one net, as one HTML page to zoom and search."""
+"""The HTML page of a timeline, or of two timelines of one net, to zoom and search."""
 
 from collections.abc import Iterator, Sequence
 from importlib import resources
@@ -37,8 +37,8 @@ SCRIPTS = (
     "panels.js",
     "page.js",
 )  # in this order, as one script
-MOST_PATHS = 40  # steps whose critical path is in the page, those around the opening one
-CHUNK = 2**16  # numbers that are Python objects at one time
+MOST_PATHS = 40  # steps around the opening one whose critical path is in the page
+CHUNK = 2**16  # numbers that are Python objects at the same time
 
 
 def draw(
@@ -48,19 +48,19 @@ def draw(
     ranks: Sequence[int] | None = None,
     names: Sequence[str] = (),
 ) -> None:
-    """Write a page of all steps that opens at one: by default the measured one of median time.
+    """Write a page of all steps that opens at `step`, by default the measured step of median time.
 
     The page needs no other file and no network. Which ranks are unfolded: see `ranks_to_draw`.
     """
     before, after = _template()
     columns: list[npt.NDArray[Any]] = []
-    mark = token_hex(8)  # stands for a column, which is written in chunks
+    mark = token_hex(8)  # placeholder of a column, which is written in chunks
 
     def marked(column: npt.NDArray[Any]) -> str:
         columns.append(column)
         return mark
 
-    # in a script element nothing but `<` can end the data, and in JSON it stands in strings only
+    # in a script element only `<` can end the data; in JSON `<` occurs only in strings
     content = msgspec.json.encode(page_data(sides, step, ranks, names), enc_hook=marked)
     first, *others = content.replace(b"<", b"\\u003c").split(f'"{mark}"'.encode())
     with files.writing(path) as file:
@@ -80,7 +80,7 @@ def _chunks(column: npt.NDArray[Any]) -> Iterator[bytes]:
 
 
 def _template() -> tuple[bytes, bytes]:
-    """Return the page up to where its data go, and what follows them."""
+    """Return the page before and after the data."""
     folder = resources.files("commsched.plot") / "page"
     script = b"\n".join((folder / name).read_bytes() for name in SCRIPTS)
     page = (folder / "timeline.html").read_bytes().replace(b"@SCRIPT@", script)
@@ -94,10 +94,10 @@ def page_data(
     ranks: Sequence[int] | None,
     side_names: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return what the page shows, as JSON and arrays; times are whole nanoseconds.
+    """Return the data of the page as JSON and arrays; times are whole nanoseconds.
 
     Spans are columns, ordered by lane (a stream of a rank) and start; in a lane `start` is the
-    difference to the span before. Names and streams are indices into tables of both sides.
+    difference from the previous span. Names and streams are indices into tables of both sides.
     """
     names = list(dict.fromkeys(name for t in sides for name in t.names))
     streams = list(dict.fromkeys(stream for t in sides for stream in t.streams))
@@ -109,7 +109,7 @@ def page_data(
         "ranks": last.ranks,
         "held": len(measure.ranks_seen(last)),
         "plan": last.plan_hash if same_plan(sides) else "",
-        "change": not same_plan(sides),  # of two plans; else the error of a prediction
+        "change": not same_plan(sides),  # between two plans; False: error of a prediction
         "clock": round(max(t.clock_uncertainty for t in sides) * 1e9),
         "warnings": [f"{t.kind}: {text}" for t in sides for text in t.warnings],
         "step": opening[-1],
@@ -131,7 +131,7 @@ def page_data(
 
 
 def _unfolded(sides: Sequence[Timeline], step: int, ranks: Sequence[int] | None) -> dict[int, str]:
-    """Return the ranks that are unfolded at first, and what each stands for."""
+    """Return the ranks that are unfolded at first, and the role of each one."""
     chosen = ranks_to_draw(view(sides[-1], step), ranks)
     if ranks is not None or any(chosen.values()):
         return chosen
@@ -146,7 +146,7 @@ def _stream_look(stream: str) -> tuple[int, bool]:
 
 
 def _totals(sides: Sequence[Timeline]) -> dict[str, Any]:
-    """Return seconds per side, see `Totals`, and over what they are taken; None is unknown."""
+    """Return seconds per side and their statistic, see `Totals`; None is unknown."""
     found = [totals(t) for t in sides]
     rows = {
         "iteration": [t.iteration for t in found],
@@ -176,7 +176,7 @@ def _paths(sides: Sequence[Timeline], opening: Sequence[int]) -> list[dict[int, 
 def _side(
     t: Timeline, names: list[str], streams: list[str], paths: dict[int, list[int]]
 ) -> dict[str, Any]:
-    """Return one timeline: its steps, its lanes, the columns of its spans, what its plan says."""
+    """Return the data of one timeline: steps, lanes, columns of spans, notes of its plan."""
     to_name = {name: i for i, name in enumerate(names)}
     name = np.array([to_name[n] for n in t.names], np.int64)[t.name]
     stream = np.array([streams.index(s) for s in t.streams], np.int64)[t.stream]
@@ -212,7 +212,7 @@ def _side(
 
 
 def _places(order: Ints, paths: dict[int, list[int]]) -> dict[int, list[int]]:
-    """Return where the rows of each path are after ordering."""
+    """Return the positions of each path's rows after ordering."""
     place = np.empty(len(order), np.int32)
     place[order] = np.arange(len(order), dtype=np.int32)
     return {step: place[rows].tolist() for step, rows in paths.items()}
@@ -237,7 +237,7 @@ def _steps(t: Timeline) -> dict[str, Any]:
 
 
 def _exposed(t: Timeline, lane: Ints, streams: int) -> Intervals:
-    """Return when each communication lane is busy while its rank computes nothing."""
+    """Return the times at which each communication lane is busy and its rank computes nothing."""
     moves, computing = measure.communicates(t), measure.computes(t)
     used = np.unique(lane[moves] % streams)
     # the compute spans of a rank once for each communication lane that it may have
@@ -252,7 +252,7 @@ def _nanoseconds(seconds: Floats) -> Ints:
 
 
 def _differences(values: Ints, first: npt.NDArray[np.integer]) -> Ints:
-    """Return each value less the one before it; those at `first` stay as they are."""
+    """Return each value minus the previous one; values at `first` stay as they are."""
     found = np.diff(values, prepend=0)
     first = first[first < len(values)]
     found[first] = values[first]

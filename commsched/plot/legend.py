@@ -1,4 +1,4 @@
-"""The room of a legend: its columns by the width of its texts, and its height."""
+"""The space of a legend: its columns by the width of its texts, and its height."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Sentences above the data of a panel: wrapped to its width, with room made for them."""
+"""Notes above the data of a panel, wrapped to its width; the axis is raised to make room."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -21,7 +21,7 @@ class Note(NamedTuple):
 
 
 def write_notes(panel: Axes, notes: Sequence[Note], font: float) -> None:
-    """Write notes at the top of a panel whose place is laid out, and raise its axis above the data.
+    """Write notes at the top of a laid-out panel, and raise its axis above the data.
 
     `font` is in pt.
     """

@@ -1,4 +1,4 @@
-"""Picture files: PNG, SVG or PDF, with the same bytes each time the same content is drawn."""
+"""Picture files: PNG, SVG or PDF; equal content gives equal bytes."""
 
 import io
 import warnings
@@ -16,13 +16,13 @@ from commsched import files
 from commsched.errors import CommschedError
 from commsched.terminal import printable
 
-TOO_SMALL = "constrained_layout not applied"  # so begins matplotlib's warning
+TOO_SMALL = "constrained_layout not applied"  # beginning of matplotlib's warning
 SUFFIXES = (".png", ".svg", ".pdf")
 NO_DATE = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 SETTINGS: Any = {
-    "svg.fonttype": "none",  # text stays searchable text
+    "svg.fonttype": "none",  # text stays searchable
     "svg.hashsalt": "commsched",  # identifiers do not change from file to file
-    "pdf.fonttype": 42,  # TrueType, which publishers take
+    "pdf.fonttype": 42,  # TrueType, which publishers accept
     "hatch.linewidth": 0.6,
     "text.parse_math": False,  # a dollar sign in a name is a dollar sign
 }
@@ -53,7 +53,7 @@ def picture(
             yield figure
             for text in figure.findobj(Text):
                 if not text.get_text().isprintable():
-                    text.set_text(printable(text.get_text(), lines=True))  # XML has no others
+                    text.set_text(printable(text.get_text(), lines=True))  # XML allows no other characters
             figure.savefig(content, format=suffix[1:], dpi=dpi, metadata=NO_DATE.get(suffix, {}))
     files.write_bytes(path, content.getvalue())
 
@@ -68,7 +68,7 @@ def boxes() -> Iterator[None]:
 
 @contextmanager
 def _with_room(size: tuple[float, float]) -> Iterator[None]:
-    """Refuse a picture whose texts leave no room."""
+    """Raise an error if the texts of a picture leave no room."""
     with boxes():
         warnings.filterwarnings("error", TOO_SMALL)
         try:

@@ -1,4 +1,4 @@
-"""Draw published against predicted numbers: a panel per group, a line per number."""
+"""The figure of published against predicted numbers: a panel per group, a line per number."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +12,12 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from commsched.plot.picture import picture
 
 PUBLISHED, PREDICTED, MISSED = "black", "#0072B2", "#D55E00"  # of Okabe & Ito
-COLUMN, LABELS, ERRORS = 6.6, 2.6, 1.0  # inches: a column of panels, room at its sides
+COLUMN, LABELS, ERRORS = 6.6, 2.6, 1.0  # inches: a column of panels, its margins
 LETTER = 0.055  # inches of a letter of a label
 ROW, HEAD, FOOT = 0.2, 0.32, 0.42  # inches: a line, above and below a panel
-TITLE, LEGEND = 0.15, 0.35  # inches: a line of the title, what is under it
-FEW = 12  # lines up to which one column is enough
-SPREAD = 20.0  # largest over least number from which an axis is logarithmic
+TITLE, LEGEND = 0.15, 0.35  # inches: a line of the title, the legend below
+FEW = 12  # most lines in a single column
+SPREAD = 20.0  # largest over least number, from which an axis is logarithmic
 
 
 class DrawnNumber(Protocol):
@@ -80,7 +80,7 @@ def draw(found: DrawnReproduction, path: Path) -> None:
 
 
 def _columns(panels: list[list[DrawnNumber]]) -> list[list[list[DrawnNumber]]]:
-    """One column, or two whose heights are as near as the order allows."""
+    """Return one column of panels, or two of heights as equal as the order allows."""
     if sum(map(len, panels)) <= FEW or len(panels) == 1:
         return [panels]
     cuts = range(1, len(panels))
@@ -89,7 +89,7 @@ def _columns(panels: list[list[DrawnNumber]]) -> list[list[list[DrawnNumber]]]:
 
 
 def _height(panels: Sequence[Sequence[DrawnNumber]]) -> float:
-    """Inches of panels below each other."""
+    """Return the height in inches of panels below each other."""
     return sum(HEAD + ROW * len(rows) + FOOT for rows in panels)
 
 
@@ -107,7 +107,7 @@ def _legend(met: bool) -> list[Line2D]:
 
 
 def _panel(axes: Axes, rows: Sequence[DrawnNumber]) -> None:
-    """One line per number, the first on top."""
+    """Draw one line per number, the first on top."""
     for place, row in enumerate(rows):
         colour = PREDICTED if row.met else MISSED
         if row.wanted is not None and row.predicted is not None:
@@ -142,7 +142,7 @@ def _panel(axes: Axes, rows: Sequence[DrawnNumber]) -> None:
 
 
 def _scale(axes: Axes, numbers: Sequence[float]) -> None:
-    """A linear axis from 0, or a logarithmic one where numbers differ much."""
+    """Set a linear axis from 0, or a logarithmic one if numbers differ much."""
     if not numbers:
         axes.set_xticks([])
         axes.spines["bottom"].set_visible(False)

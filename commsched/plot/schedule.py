@@ -1,4 +1,4 @@
-"""Draw the rounds of a schedule: who sends which block to whom, as PNG, SVG or PDF."""
+"""The picture of a schedule's rounds, with every block that a rank sends, as PNG, SVG or PDF."""
 
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ from commsched.schedule.text import blocks_text
 ADDED, REPLACED = BACKWARD.fill, EXPOSED
 ROUND, RANK = 1.3, 0.55  # in
 WIDEST = 40.0  # in
-ARROW = 0.26  # where arrows begin in a round, behind the names of the blocks that they carry
+ARROW = 0.26  # start of arrows in a round, after the names of their blocks
 SMALL: Any = {"va": "center", "size": 8}
 
 
 def draw(schedule: Schedule, path: Path) -> None:
-    """Draw rounds from left to right, ranks from top to bottom, what is sent before its arrow."""
+    """Draw rounds from left to right, ranks from top to bottom, and blocks' names before arrows."""
     rounds = list(schedule.rounds())
     size = (min(WIDEST, 1.4 + ROUND * len(rounds)), 1.5 + RANK * schedule.ranks)
     with picture(path, size) as figure:

@@ -30,26 +30,26 @@ from commsched.plot.study_columns import (
     value_of,
 )
 
-LINES = ("planner", "allow", "method", "strategy")  # by which lines differ unless the user says
+LINES = ("planner", "allow", "method", "strategy")  # columns by which lines differ by default
 FACETS = ("net", "machine", *(name for name in AXES if name not in ("net", "machine")))
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999")
 # Source: palette of Okabe & Ito, "Color Universal Design", 2008.
-MARKERS = "osD^vPX"  # of another number than the colours: looks repeat late
+MARKERS = "osD^vPX"  # not as many as the colours, so that looks repeat late
 DASHES = ("-", "--", "-.", ":")
-NEAR = 5e-3  # of a value: lines that differ less cannot be told apart in a panel
-FRONT = "nothing is better"  # names the line of a Pareto front
-SAME, ALMOST = " = ", " ≈ "  # between the names of lines that lie upon each other
+NEAR = 5e-3  # share of a value: lines that differ less look equal in a panel
+FRONT = "nothing is better"  # name of the line of a Pareto front
+SAME, ALMOST = " = ", " ≈ "  # between the names of equal lines, and of nearly equal lines
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyPicture:
-    """What to draw of a study."""
+    """The options of a study's picture."""
 
     x: str = "bandwidth"
     y: str = "step"
-    lines: tuple[str, ...] = ()  # empty: by what differs
-    value: str = ""  # of a heat map over x and y
-    pareto: str = ""  # against the step, or the time per batch if numbers of batches differ
+    lines: tuple[str, ...] = ()  # empty: columns that differ
+    value: str = ""  # drawn as a heat map over x and y
+    pareto: str = ""  # drawn against the step, or the time per batch if numbers of batches differ
     break_even: bool = False
     where: Mapping[str, str] = field(default_factory=dict)  # rows to draw
     prices: Mapping[str, float] = field(default_factory=dict)  # machine -> money per node and hour
@@ -85,7 +85,7 @@ def draw(rows: Sequence[Row], path: str | Path, wanted: StudyPicture) -> None:
 
 
 class _Drawing:
-    """The panels of a picture and what they share."""
+    """The panels of a picture and their common settings."""
 
     def __init__(self, every: Sequence[Row], wanted: StudyPicture) -> None:
         every = sorted(every, key=lambda one: [order_of(one, name) for name in FACETS])
@@ -106,7 +106,7 @@ class _Drawing:
         if not wanted.pareto:
             names = *self.axes, *self.lines, *self.facets
             study_rows.check_apart(rows, names, wanted.value or wanted.y, NEAR)
-        # By all rows of the table: a line keeps its colour in pictures of some of them.
+        # Uses all rows of the table, so that a line keeps its colour in pictures of some rows.
         groups = self._alike(list(dict.fromkeys(self.label(one, self.lines) for one in every)))
         self.names = {group[0]: SAME.join(group) for group in groups}
         self.labels = list(self.names)
@@ -126,7 +126,7 @@ class _Drawing:
         return tuple(kept)
 
     def _alike(self, labels: Sequence[str]) -> list[list[str]]:
-        """Group the labels of lines that are alike everywhere."""
+        """Group the labels of lines that are equal in all panels."""
         seen: dict[str, dict[tuple[Any, ...], Any]] = {}
         for one in self.rows:
             place = *(text_of(one, name) for name in self.facets), value_of(one, self.wanted.x)
@@ -134,7 +134,7 @@ class _Drawing:
         return _grouped({label: seen.get(label, {}) for label in labels})
 
     def _distinct(self, names: Sequence[str]) -> list[str]:
-        """Return the texts of some columns together, in the order of the table."""
+        """Return the distinct combinations of some columns' texts, in the order of the table."""
         return list(dict.fromkeys(self.label(one, names) for one in self.rows))
 
     @staticmethod
@@ -178,7 +178,7 @@ class _Drawing:
             if named := {label: handle for label, handle in handles.items() if label}:
                 self._legend(below, named)
             if any(self.notes.values()):
-                whole.draw_without_rendering()  # lays the panels out
+                whole.draw_without_rendering()  # sets the positions of panels
                 for panel, notes in self.notes.items():
                     write_notes(panel, notes, self.font - 1)
 
@@ -215,7 +215,7 @@ class _Drawing:
     def _panel(self, panel: Axes, rows: Sequence[Row]) -> dict[str, Any]:
         for edge in ("top", "right"):
             panel.spines[edge].set_visible(bool(self.wanted.value))
-        if not rows:  # nobody has asked for this net on this machine
+        if not rows:  # the study has no such net on this machine
             panel.set_axis_off()
             return {}
         if self.wanted.value:
@@ -234,7 +234,7 @@ class _Drawing:
         }
 
     def _curves(self, panel: Axes, rows: Sequence[Row]) -> dict[str, Any]:
-        """Draw y over x, a line for each of what differs."""
+        """Draw y over x, with a line per combination of the line columns."""
         wanted, handles, lines = self.wanted, {}, {}
         ticks = self._ticks(panel, wanted.x)
         for label in self.labels:
@@ -260,7 +260,7 @@ class _Drawing:
         return handles
 
     def _ticks(self, panel: Axes, name: str) -> Callable[[Any], float]:
-        """Put ticks at the values of a column; return where a value lies."""
+        """Put ticks at the values of a column; return a function from value to position."""
         values = sorted({value_of(one, name) for one in self.rows})
         if KNOWN[name].number:
             wide = len(values) > 1 and values[0] > 0 and values[-1] / values[0] >= 4
@@ -283,7 +283,7 @@ class _Drawing:
         panel.set_xticks(range(len(names)), names, **(turned if turn else {}))
 
     def _turn(self) -> float:
-        """Return by how many degrees names under a panel turn that would meet each other."""
+        """Return the angle in degrees by which names under a panel turn so as not to overlap."""
         if KNOWN[self.wanted.x].number and not self.wanted.value:
             return 0.0
         names = {_shown(value_of(one, self.wanted.x)) for one in self.rows}
@@ -294,16 +294,16 @@ class _Drawing:
         return 45.0 if place >= 1.5 * self.font else 90.0
 
     def _room(self, panel: Axes) -> int:
-        """Count the ticks that have room under a panel."""
+        """Count the ticks that fit under a panel."""
         longest = max(len(text_of(one, self.wanted.x)) for one in self.rows)
         return max(2, int(self._wide() * INCH / (self.font * LETTER * (longest + 2))))
 
     def _wide(self) -> float:
-        """Return about how wide a panel is, in."""
+        """Return the approximate width of a panel, in."""
         return self.wanted.width / len(self._distinct(self.facets[-1:]))
 
     def _break_even(self, panel: Axes, rows: Sequence[Row]) -> list[Note]:
-        """Mark where what is allowed begins or stops to save GAIN; return what to say of it."""
+        """Mark where allowed codecs begin or stop to save GAIN; return notes on these points."""
         codecs: dict[tuple[str, str], list[str]] = {}
         for row, x, below in break_evens(rows, self.wanted.x, self.lines):
             colour = self._look(self.label(row, self.lines))["color"]
@@ -317,7 +317,7 @@ class _Drawing:
         ]
 
     def _map(self, panel: Axes, rows: Sequence[Row]) -> None:
-        """Colour x times y by a value, which is written there."""
+        """Draw a heat map of a value over x and y, with the values as text."""
         wanted = self.wanted
         columns = sorted({value_of(one, wanted.x) for one in self.rows})
         lines = sorted({value_of(one, wanted.y) for one in self.rows})
@@ -341,7 +341,7 @@ class _Drawing:
         panel.set_yticks(range(len(lines)), [_shown(value) for value in lines])
 
     def _front(self, panel: Axes, rows: Sequence[Row]) -> dict[str, Any]:
-        """Draw the points of rows, and the line of those that nothing else is better than."""
+        """Draw the points of rows, and the line of the Pareto front."""
         x, y, handles = self.wanted.x, self.wanted.y, {}
         for label in self.labels:
             own = [one for one in rows if self.label(one, self.lines) == label]
@@ -360,13 +360,13 @@ class _Drawing:
         return handles
 
     def _from_zero(self, panel: Axes, rows: Sequence[Row]) -> None:
-        """Begin the axis at 0, and leave room for whole markers above the largest value."""
+        """Begin the axis at 0, and leave room for markers above the largest value."""
         most = max((value_of(one, self.wanted.y) for one in rows), default=0)
         panel.set_ylim(0, 1.06 * most or None)
 
 
 def _grouped(lines: Mapping[str, Mapping[Any, Any]], share: float = 0.0) -> list[list[str]]:
-    """Group the keys of lines that differ by at most a share of each value, in their order."""
+    """Group the keys of lines that differ by at most a share of each value, in order."""
 
     def near(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
         if not share or one.keys() != other.keys():
@@ -388,7 +388,7 @@ def _shown(value: Any) -> str:
 
 
 def _apart(values: Sequence[float], wide: bool, room: int) -> list[float]:
-    """Return values whose ticks do not meet; the first and the last of them are there."""
+    """Return values whose ticks do not overlap, including the first and the last value."""
     at = [log(value) if wide else value for value in values]
     least = (at[-1] - at[0]) / room
     kept = [0]

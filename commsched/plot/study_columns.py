@@ -1,4 +1,4 @@
-"""The columns of a study's table as pictures show them, and what is found in its rows."""
+"""The columns of a study's table as pictures show them, and fronts and break-evens of its rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 from commsched.quantities import DENSITY, PORT, POSITIVE
 
 Row = Mapping[str, Any]
-GAIN = 0.01  # share of a step that compressing saves where it is said to pay
+GAIN = 0.01  # share of a step that compressing must save in order to pay
 
 
 class Column(NamedTuple):
-    """A column of the table, as a picture shows it."""
+    """A column of the table, and its form in pictures."""
 
     name: str
     label: str
     scale: float = 1.0
     number: bool = True
     words: str = "{}"  # around a value, in legends
-    read: Callable[[str], float] | None = None  # of a text with a unit
+    read: Callable[[str], float] | None = None  # reads a text with a unit
 
 
 MEASURES = {
@@ -74,12 +74,12 @@ def order_of(row: Row, name: str) -> tuple[float, str]:
 
 
 def digits(value: float) -> str:
-    """Write a number of a table: equal ones alike, different counts apart."""
+    """Format a number of a table: equal numbers equally, different counts differently."""
     return f"{value:.12g}"
 
 
 def text_of(row: Row, name: str) -> str:
-    """Return a value as --where takes it; what a row leaves as it is, is a dash."""
+    """Return a value in the form of --where; a dash for a value that the row leaves unchanged."""
     column = KNOWN[name]
     if not column.number:
         return str(row[column.name]) or "-"
@@ -87,7 +87,7 @@ def text_of(row: Row, name: str) -> str:
 
 
 def shown_of(row: Row, name: str) -> str:
-    """Return a value as a legend shows it, with words that say what it is."""
+    """Return a value in the form of a legend, with words that describe it."""
     text = text_of(row, name)
     if name == "allow" and text == "-":
         return "lossless"
@@ -95,7 +95,7 @@ def shown_of(row: Row, name: str) -> str:
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the points than which no other has less of one number and not more of the other."""
+    """Return the Pareto front: no other point is less in one number and not more in the other."""
     found: list[tuple[float, float]] = []
     for point in sorted(points):
         if not found or point[1] < found[-1][1]:
@@ -104,18 +104,18 @@ def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 class BreakEvenPoint(NamedTuple):
-    """Where compressing begins or stops to pay."""
+    """A point at which compressing begins or stops to pay."""
 
     row: Row
     x: float
-    below: bool  # it pays below x; else above
+    below: bool  # True: compressing pays below x; False: above x
 
 
 def break_evens(rows: Sequence[Row], x: str, lines: Sequence[str] = ()) -> list[BreakEvenPoint]:
-    """Find where a row's codecs begin or stop to save GAIN of the step without them.
+    """Find where a row's codecs begin or stop to save GAIN of the step without codecs.
 
-    lines: columns that keep the lines of a panel apart. The share that is saved is a line over the
-    logarithm of x.
+    lines: columns by which the lines of a panel differ. The saved share is interpolated linearly
+    over the logarithm of x.
     """
     others = [name for name in lines if name != "allow"]
     same: dict[tuple[str, ...], dict[str, dict[float, Row]]] = {}

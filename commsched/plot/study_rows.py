@@ -1,4 +1,4 @@
-"""Which rows of a study's table a picture draws, and why it cannot."""
+"""The rows of a study's table that a picture draws, and errors for rows that it cannot draw."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -36,7 +36,7 @@ def priced(rows: Sequence[Row], prices: Mapping[str, float]) -> list[Row]:
 
 
 def by_batch(rows: Sequence[Row]) -> list[Row]:
-    """Return rows with their numbers per batch, where they say how many batches a step has."""
+    """Return rows with their numbers per batch, if they tell the number of batches of a step."""
 
     def more(one: Row) -> dict[str, float]:
         pairs = [(KNOWN[a].name, KNOWN[b].name) for a, b in PER_BATCH.items() if there(one, a)]
@@ -46,7 +46,7 @@ def by_batch(rows: Sequence[Row]) -> list[Row]:
 
 
 def fair_axes(rows: Sequence[Row], where: Mapping[str, str], x: str) -> tuple[str, str]:
-    """Name the axes of a front: per batch where the chosen rows' numbers of batches differ."""
+    """Name the axes of a front: per batch if the chosen rows' numbers of batches differ."""
     rows = [one for one in rows if chosen(one, where)]
     batches = {one.get("batches") for one in rows}
     if len(batches) > 1 and all(there(one, "batch") for one in rows):
@@ -55,25 +55,25 @@ def fair_axes(rows: Sequence[Row], where: Mapping[str, str], x: str) -> tuple[st
 
 
 def as_texts(where: Mapping[str, str]) -> dict[str, str]:
-    """Return what --where asks for as `text_of` writes it: quantities may have their units."""
+    """Return the values of --where in the form of `text_of`; quantities may have their units."""
     found = dict(where)
     for name, word in where.items():
         column = KNOWN[name]
         if column.read is not None:
-            with suppress(CommschedError):  # a number without a unit is one of the axis
+            with suppress(CommschedError):  # a number without a unit is a value of the axis
                 found[name] = digits(column.read(word) / column.scale)
     return found
 
 
 def chosen(row: Row, where: Mapping[str, str]) -> bool:
-    """Tell whether a row has the texts of some columns."""
+    """Tell whether a row has these texts in these columns."""
     return all(text_of(row, name) == text for name, text in where.items())
 
 
 def check_chosen(
     rows: Sequence[Row], where: Mapping[str, str], words: Mapping[str, str], shown: Sequence[str]
 ) -> None:
-    """Refuse to draw no row; `where` and `words`: see `as_texts`."""
+    """Raise an error if no row is chosen; `where` and `words`: see `as_texts`."""
     rows = [one for one in rows if all(there(one, name) for name in shown)]
     if not rows:
         raise CommschedError(
@@ -94,7 +94,7 @@ def check_chosen(
 
 
 def check_axes(names: Sequence[str]) -> None:
-    """Refuse a heat map over columns that are no axes of a study."""
+    """Reject a heat map over columns that are not axes of a study."""
     for name in names:
         if name not in AXES:
             raise CommschedError(
@@ -104,9 +104,9 @@ def check_axes(names: Sequence[str]) -> None:
 
 
 def check_apart(rows: Sequence[Row], names: Sequence[str], y: str, near: float) -> None:
-    """Refuse rows of other values that are alike in the columns by which a picture tells them.
+    """Reject rows with different values but equal columns, which a picture would draw as one.
 
-    near: share by which values may differ that lie upon each other.
+    near: share by which equal values may differ.
     """
     seen: dict[tuple[str, ...], Row] = {}
     for one in rows:

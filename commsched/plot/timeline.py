@@ -1,4 +1,4 @@
-"""Draw one or two timelines on one time axis, as PNG, SVG or PDF."""
+"""The picture of one or two timelines on one time axis, as PNG, SVG or PDF."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -39,11 +39,11 @@ from commsched.timeline.names import label
 from commsched.units import nbytes
 
 NOTHING = Intervals(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
-MOST_LANES = 1000  # beyond twice as many matplotlib cannot make the picture
+MOST_LANES = 1000  # matplotlib cannot make a picture of more than twice as many
 GROUP_GAP, HEAD = 0.3, 0.9  # lanes
 PALER, BACK = 0.4, "#f3f3f3"
 BAR, HEADING, AXIS, LEGEND, TITLE = 0.93, 1.1, 1.1, 1.0, 1.25  # sizes of text, in fonts
-SEEN = 1e-3  # of a step: the legend is silent on shorter waiting
+SEEN = 1e-3  # of a step: shorter waiting is not in the legend
 SPACING = {"columnspacing": 1.0, "handlelength": 1.6, "handletextpad": 0.5, "labelspacing": 0.4}
 LANES, MARKS = 5, 6  # drawing order of text
 
@@ -59,7 +59,7 @@ class DrawnLane(NamedTuple):
 
 
 class Heading(NamedTuple):
-    """What stands above the lanes of one rank of one side."""
+    """The text above the lanes of one rank of one side."""
 
     text: str
     y: float  # middle
@@ -67,7 +67,7 @@ class Heading(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The lanes, what stands above them, and how many lanes of height all take."""
+    """The lanes, their headings, and the height of all in lanes."""
 
     lanes: list[DrawnLane]
     heads: list[Heading]
@@ -146,7 +146,7 @@ def _written(layout: Layout, title: str, path: str | Path, style: Style) -> None
 
 
 def _columns(marks: Sequence[Patch | Line2D], style: Style) -> int:
-    """Return in how many columns of a legend the marks fit."""
+    """Return the number of columns in which the marks of a legend fit."""
     font = LEGEND * style.font
     widths = [_width(mark.get_label(), font) + 3.1 * font for mark in marks]
     room = style.width * 72 - style.font
@@ -264,7 +264,7 @@ def _draw_lane(axes: Axes, lane: DrawnLane, points: float, font: float) -> None:
 
 
 def over(fill: str, alpha: float, back: str) -> str:
-    """Return the colour of a fill over what is behind it."""
+    """Return the colour of a transparent fill over its background."""
     front, behind = np.array(to_rgb(fill)), np.array(to_rgb(back))
     red, green, blue = (alpha * front + (1 - alpha) * behind).tolist()
     return to_hex((red, green, blue))
@@ -280,7 +280,7 @@ def _draw_boxes(axes: Axes, start: Floats, end: Floats, y: float, **look: Any) -
 
 
 def _draw_exposed(axes: Axes, lane: DrawnLane, t: Timeline) -> Intervals:
-    """Mark and return when this stream is busy and compute is idle."""
+    """Mark and return the times at which this stream is busy and compute is idle."""
     of_rank = lane.side.exposed.group == lane.rank
     exposed = Intervals(*(column[of_rank] for column in lane.side.exposed))
     found = intersection(exposed, measure.spans_of(t, np.ones(len(t), bool)))
@@ -291,7 +291,7 @@ def _draw_exposed(axes: Axes, lane: DrawnLane, t: Timeline) -> Intervals:
 
 def _labels(t: Timeline, points: float, font: float) -> Iterator[tuple[int, float, str]]:
     """Yield (span, centre s, text) for the bars in which the name, or a short form, fits."""
-    taken = -1.0  # s; where spans overlap, only the first is named
+    taken = -1.0  # s; of overlapping spans only the first is named
     for i in np.argsort(t.start, kind="stable").tolist():
         start, end = float(t.start[i]), float(t.end[i])
         room = (end - start) * points - 3
@@ -325,7 +325,7 @@ def _width(text: str, font: float) -> float:
 
 
 def _draw_steps(axes: Axes, layout: Layout, longest: float, font: float) -> None:
-    """Mark where each rank begins another step, and where a side ends that is shorter."""
+    """Mark where each rank begins another step, and where the shorter side ends."""
     for key, group in groupby(layout.lanes, key=lambda lane: (id(lane.side), lane.rank)):
         lanes = list(group)
         side, low, high = lanes[0].side, lanes[-1].y, lanes[0].y + 1
@@ -334,7 +334,7 @@ def _draw_steps(axes: Axes, layout: Layout, longest: float, font: float) -> None
         axes.vlines(at, low, high, colors="black", linewidth=0.9, linestyle="dashed", zorder=MARKS)
     for head in {id(head.side): head for head in reversed(layout.heads)}.values():
         side = head.side
-        if np.isfinite(side.iteration):  # said once, above its first rank
+        if np.isfinite(side.iteration):  # written once, above the side's first rank
             text = f" step {side.iteration * 1e3:.2f} ms"
             where = "left" if side.length < 0.7 * longest else "right"
             end = axes.text(side.length * 1e3, head.y, text, fontsize=HEADING * font, ha=where)
@@ -357,7 +357,7 @@ def _name_lanes(axes: Axes, layout: Layout, style: Style) -> None:
 
 
 def _marks(layout: Layout) -> list[Patch | Line2D]:
-    """Explain the kinds of work that are there, and the marks."""
+    """Return legend entries for the present kinds of work, and for the marks."""
     used, other, begun, waits = set(), False, False, False
     for lane in layout.lanes:
         t = lane.side.spans

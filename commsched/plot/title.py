@@ -1,4 +1,4 @@
-"""The title of a picture of a timeline: what is drawn, and how long a step takes."""
+"""The title of a picture of a timeline: the drawn plan and steps, and their durations."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,7 +16,7 @@ def title_of(
     names: Sequence[str],
     chosen: Sequence[dict[int, str]],
 ) -> str:
-    """Say what is drawn, how long its iteration is, and how far the sides are apart."""
+    """Describe the picture: plan, iteration, and the difference of the sides."""
     nets, machines = (
         [word for word in dict.fromkeys(values) if word is not None and word.isprintable()]
         for values in ([t.header.net for t in sides], [t.header.machine for t in sides])
@@ -40,7 +40,7 @@ def title_of(
 
 
 def _drawn(views: Sequence[View], names: Sequence[str]) -> str:
-    """Say which steps are drawn, and how long each one is."""
+    """Name the drawn steps and the duration of each one."""
     found: dict[int, list[str]] = {}
     for v, name in zip(views, names, strict=True):
         lasted = f"{v.iteration * 1e3:.2f} ms " if np.isfinite(v.iteration) else ""

@@ -1,4 +1,4 @@
-"""Draw the losses and accuracies of trainings over their steps or seconds."""
+"""The figure of trainings' losses and accuracies over steps or seconds."""
 
 from collections.abc import Sequence
 from itertools import cycle
@@ -19,20 +19,20 @@ from commsched.plot.style import Style
 from commsched.training_log import HeldOutRow, Line, LogHeader, LogRow, read
 from commsched.units import count
 
-WINDOW = 40  # of the steps: the thick curve is a mean over one such part
+WINDOW = 40  # the thick curve is a mean over 1 / WINDOW of the steps
 Floats = npt.NDArray[np.float64]
-Steps = tuple[str, list[LogRow]]  # in the legend, and its lines
+Steps = tuple[str, list[LogRow]]  # name in the legend, lines of the log
 HeldOut = tuple[str, list[HeldOutRow]]
 
 
 X = {"step": "step", "seconds": "seconds of steps"}  # axis -> its label
-DASHES = ("-", "--", ":")  # of trainings beyond the colours
+DASHES = ("-", "--", ":")  # for trainings beyond the number of colours
 
 
 def draw(paths: Sequence[Path], path: Path, x: str = "step", style: Style | None = None) -> None:
     """Draw logs to PNG, SVG or PDF: losses on the left, accuracies on the right.
 
-    Thin: each step's batch; thick: their running mean; dots: what is held out. The n-th training
+    Thin: each step's batch; thick: running mean of these; dots: held-out samples. The n-th training
     always has the n-th colour.
     """
     check_suffix(path)
@@ -74,7 +74,7 @@ def draw(paths: Sequence[Path], path: Path, x: str = "step", style: Style | None
 
 
 def _series(name: str, log: Sequence[Line]) -> tuple[Steps, HeldOut]:
-    """Return the steps of a log and what is held out, each with what the legend says of it."""
+    """Return the steps of a log and its held-out scores, each with its name in the legend."""
     header = log[0]
     assert isinstance(header, LogHeader)
     rows = [line for line in log if isinstance(line, LogRow)]
@@ -86,7 +86,7 @@ def _series(name: str, log: Sequence[Line]) -> tuple[Steps, HeldOut]:
 def _curves(
     axes: Axes, training: tuple[Steps, HeldOut], look: tuple[str, str], x: str, what: str
 ) -> None:
-    """One training; a loss that is no number leaves a gap."""
+    """Draw one training; a loss that is not finite leaves a gap."""
     ((said, rows), (said_held, held)), (colour, dashes) = training, look
     font = mpl.rcParams["font.size"]
     steps, values = _columns(rows, what)
@@ -107,7 +107,7 @@ def _columns(lines: Sequence[LogRow | HeldOutRow], what: str) -> tuple[Floats, F
 
 
 def _smooth(values: Floats) -> Floats:
-    """A mean over the last part of the steps, at first over those there are; NaN: no finite one."""
+    """Return means over the last part of the steps, or all earlier ones; NaN: no finite value."""
     sums = np.concatenate([[0.0], np.nancumsum(values)])
     there = np.concatenate([[0], np.cumsum(np.isfinite(values))])
     ends = np.arange(1, len(values) + 1)

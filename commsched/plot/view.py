@@ -1,4 +1,4 @@
-"""Choose what a picture of a timeline shows: one step, at most eight ranks, one time axis."""
+"""The view of a timeline in a picture: one step, at most eight ranks, one time axis."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from commsched.timeline.model import Timeline
 
 MOST_RANKS = 8
 SAME = 1e-8  # s: times of ranks that differ less are drawn as equal
-ALIKE = 1e-3  # of the step: ranks whose times differ less look alike
+ALIKE = 1e-3  # of the step: ranks whose times differ less are grouped as equal
 ROLES = ("first", "median", "slowest", "latest")
 
 
@@ -24,7 +24,7 @@ class View:
 
     kind: str
     step: int
-    spans: Timeline  # cut to the step: other steps' spans only where they reach into it
+    spans: Timeline  # cut to the step, including parts of other steps' spans
     length: float  # s from the first begin on a rank until the next step has begun everywhere
     iteration: float  # s of the step, see `iteration_seconds`; NaN for the last step
     exposed: Intervals  # s, by rank
@@ -32,9 +32,9 @@ class View:
 
 
 def view(t: Timeline, step: int) -> View:
-    """Cut a timeline to `step`: until the next one has begun everywhere.
+    """Cut a timeline to `step`: until the next step has begun on all ranks.
 
-    Of the last step, until its last span ends.
+    The last step lasts until the end of its last span.
     """
     assert step in measure.steps(t)
     column = int(np.searchsorted(measure.steps(t), step))
@@ -63,14 +63,14 @@ def view(t: Timeline, step: int) -> View:
 
 
 def _moved(t: Timeline, origin: float, stop: float) -> Timeline:
-    """Count times from `origin`, and cut what reaches beyond either end."""
+    """Count times from `origin`, and cut spans at both ends."""
     start, end = np.clip(t.start, origin, stop), np.clip(t.end, origin, stop)
     arrived = np.clip(t.start + t.waited, start, end)
     return replace(t, start=start - origin, end=end - origin, waited=arrived - start)
 
 
 def median_step(t: Timeline) -> int:
-    """Return the counted step of median duration; the only step where there is one."""
+    """Return the counted step of median duration, or the only step."""
     count = np.flatnonzero(measure.settled(t))
     if not len(count):
         return int(measure.steps(t)[0])
@@ -79,9 +79,9 @@ def median_step(t: Timeline) -> int:
 
 
 def steps_to_draw(sides: Sequence[Timeline], step: int | None) -> list[int]:
-    """Return the step of each side: `step`, or the median one of the last side (the measured).
+    """Return the step of each side: `step`, or the median step of the last (measured) side.
 
-    A side that has not got the step shows its own median one.
+    A side without that step shows its own median step.
     """
     for t in sides:
         if not len(t):
@@ -94,11 +94,11 @@ def steps_to_draw(sides: Sequence[Timeline], step: int | None) -> list[int]:
 
 
 def ranks_to_draw(shown: View, ranks: Sequence[int] | None) -> dict[int, str]:
-    """Return the ranks to draw and what each stands for: all, or the telling ones of many.
+    """Return the ranks to draw and the role of each: all ranks, or representative ones of many.
 
-    Of ranks that do the same at the same times, to 0.1 % of the step, the first is drawn. Where too
-    many differ: slow is who computes longest in the step; where all compute equally long, late is
-    who ends last.
+    Of ranks with equal work at equal times, within 0.1 % of the step, only the first is drawn. If
+    too many differ, the slowest ranks compute longest in the step; if all compute equally long, the
+    latest ranks end last.
     """
     seen: npt.NDArray[np.int32] = measure.ranks_seen(shown.spans)
     if ranks is not None:
@@ -129,7 +129,7 @@ def ranks_to_draw(shown: View, ranks: Sequence[int] | None) -> dict[int, str]:
 
 
 def alike(shown: View) -> list[list[int]]:
-    """Group the ranks with the same spans at the same times; slivers of other steps aside."""
+    """Group the ranks with equal spans at equal times, ignoring slivers of other steps."""
     t, tolerance = shown.spans, ALIKE * shown.length + SAME
     t = t.select((t.step == shown.step) | (t.end - t.start > tolerance))
     order = np.lexsort((t.name, t.step, t.rank))
@@ -150,7 +150,7 @@ def alike(shown: View) -> list[list[int]]:
 
 
 def drawn_ranks(t: Timeline, chosen: dict[int, str]) -> str:
-    """Say which of a timeline's ranks are drawn, and of how many its file has spans."""
+    """Describe the drawn ranks of a timeline, and the number of ranks in its file."""
     held, every = len(measure.ranks_seen(t)), f"{t.ranks:,} rank{'s' if t.ranks > 1 else ''}"
     if len(chosen) == t.ranks:
         return every
@@ -163,7 +163,7 @@ def drawn_ranks(t: Timeline, chosen: dict[int, str]) -> str:
 
 
 def check_same_net(sides: Sequence[Timeline]) -> None:
-    """Refuse timelines of different nets."""
+    """Reject timelines of different nets."""
     nets = list(dict.fromkeys(t.header.net for t in sides if t.header.net is not None))
     if len(nets) > 1:
         raise CommschedError(
@@ -172,12 +172,12 @@ def check_same_net(sides: Sequence[Timeline]) -> None:
 
 
 def same_plan(sides: Sequence[Timeline]) -> bool:
-    """Tell whether all sides are of one plan, so that their ranks and operations are the same."""
+    """Tell whether all sides have the same plan, so that ranks and operations are equal."""
     return len({(t.plan_hash, t.ranks) for t in sides}) == 1
 
 
 def named(sides: Sequence[Timeline], names: Sequence[str]) -> list[str]:
-    """Name the sides: by their kinds, or by `names` or their order where the kinds are equal."""
+    """Name the sides by their kinds; if the kinds are equal, by `names` or else by their order."""
     kinds = [t.kind for t in sides]
     if len(set(kinds)) == len(kinds):
         return kinds
