@@ -53,7 +53,7 @@ def picture(
             yield figure
             for text in figure.findobj(Text):
                 if not text.get_text().isprintable():
-                    text.set_text(printable(text.get_text(), lines=True))  # XML allows no other characters
+                    text.set_text(printable(text.get_text(), lines=True))  # XML allows no others
             figure.savefig(content, format=suffix[1:], dpi=dpi, metadata=NO_DATE.get(suffix, {}))
     files.write_bytes(path, content.getvalue())
 

@@ -49,9 +49,7 @@ class Operation:
     seconds: PredictedAndMeasured
     waited: PredictedAndMeasured  # s of waiting for a peer; NaN: unknown, see `doubt`
     nbytes: PredictedAndMeasured  # B, mean over the ranks and steps that have the operation
-    below_clock: (
-        bool  # shorter than the clocks' uncertainty: its position in time means nothing
-    )
+    below_clock: bool  # shorter than the clocks' uncertainty: its position in time means nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
