@@ -288,7 +288,7 @@ def tensors_in(value: Any) -> Iterator[Any]:
 
 
 def _dense_parts(tensor: Any) -> tuple[Any, ...]:
-    """Return the tensors with storage of which a tensor consists: a sparse one also has indices."""
+    """Return the tensors with storage that make up a tensor: a sparse one has indices, too."""
     if tensor.layout is torch.sparse_coo:
         return tensor._indices(), tensor._values()
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):

@@ -89,7 +89,7 @@ class Sync:
         self._buffers = named_buffers(model) if broadcast_buffers else {}
         self._taken: set[str] = set()
         self._unfilled = UnfilledBuckets(self._rows)
-        self._keeping: set[str] = set()  # tensors of which a codec may have a remainder
+        self._keeping: set[str] = set()  # tensors for which a codec may have a remainder
         self._keeping_plan: Plan | None = None  # last plan that `_keeping` includes
         self.after_step: Callable[[], None] = lambda: None  # called on all ranks after each step
         self.before_means: Callable[[], None] = lambda: None  # while `.grad` is this rank's

@@ -71,7 +71,7 @@ def _drawn(law: Sparsity, numel: int, rank: int) -> Support:
 
 
 def entropy(share: float) -> float:
-    """Return the entropy in bits per row of which rows are hit, for an evenly spread `share`."""
+    """Return the entropy, bits per row, of the set of hit rows for an evenly spread `share`."""
     return -sum(float(p * np.log2(p)) for p in (share, 1 - share) if p > 0)
 
 

@@ -77,7 +77,7 @@ def _transformer(rng: Random) -> Drawn:
 
 
 def _embedding(rng: Random) -> Drawn:
-    """Yield tables of which a batch reads some rows, and a few dense layers."""
+    """Yield tables whose rows a batch reads in part, and a few dense layers."""
     width = rng.choice((32, 64, 128))
     for _ in range(rng.randint(1, 4)):
         rows = round(10 ** rng.uniform(3.5, 4.5))
