@@ -174,7 +174,7 @@ def read(content: Content) -> KinetoProcess:
         if not (abs(event.ts) < LONGEST and 0.0 <= event.dur < LONGEST):
             raise CommschedError(
                 f"{content.where}: event {event.name[:60]!a} lies {event.ts:.3g} us from the first"
-                f" one and lasts {event.dur:.3g} us; a trace is of seconds"
+                f" one and lasts {event.dur:.3g} us; a trace lasts seconds"
             )
         if not isinstance(event.tid, int | str):
             raise CommschedError(f"{content.where}: event {event.name[:60]!a} has no thread 'tid'")

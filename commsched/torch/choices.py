@@ -105,7 +105,7 @@ class SeenTokens:
                 return f"{where}: no choice among its {count} experts was seen"
             top = ceil(read / tokens - 1e-9)
         elif top > count:
-            return f"{where}: which of {top} choices are of its {count} experts was not seen"
+            return f"{where}: which of {top} choices are its {count} experts is not known"
         by_rows = read > 0 and (not self.tokens or read <= self.picks.sum())
         taken, most = (self.rows, self.most_rows) if by_rows else (self.picks, self.most_picks)
         each = max(round(tokens / self.steps), 1)

@@ -166,8 +166,8 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
         kept = next((x.method for x in found.launches if not find_method(x.method).measurable), "")
         if kept:
             self._say(
-                f"keeps the dense buckets: no plan takes over what {kept} has not sent, so that it"
-                " cannot be tried in turns; attach follows a plan with it"
+                f"keeps the dense buckets: a change of plan would lose the unsent values of {kept},"
+                " so it cannot be tried in turns; to use it, attach a plan with it"
             )
             self._record()
         elif found.launches == dense.launches:

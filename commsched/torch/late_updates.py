@@ -114,7 +114,7 @@ class LateUpdates:
         """Replace the optimizer's step: only record the call."""
         self._optimizer._opt_called = True  # schedulers check this
         if closure is not None:
-            raise CommschedError("update_in_forward knows no closure for optimizer.step()")
+            raise CommschedError("update_in_forward: optimizer.step() must have no closure")
         self._check()
         if not self._waiting:
             return

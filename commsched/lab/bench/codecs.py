@@ -56,7 +56,7 @@ class CodecRow(NamedTuple):
     numel: int
     device: str
     encode: Timing  # to encode; or to do the whole partition or sum
-    add: Timing | None  # None: the codec is not addable
+    add: Timing | None  # None: not addable, or not a codec
     decode: Timing | None
     nbytes: int  # on the wire
     copy: Timing  # of the gradient in memory, repeat for repeat

@@ -249,9 +249,7 @@ class Bench:
     def _compare(self, method: Method, index: Array, values: Array) -> None:
         wanted = self._wanted
         if not (np.array_equal(index, wanted.index) and np.array_equal(values, wanted.values)):
-            raise CommschedError(
-                f"method {method.name!r}: the sum is not what MPI's all-reduce gave"
-            )
+            raise CommschedError(f"method {method.name!r}: the sum differs from MPI's all-reduce")
 
     def _run(self, method: Method, state: State, wire: Floats) -> None:
         """Run one launch; add to (p,) `wire` the bytes that this rank sends to other links."""

@@ -328,7 +328,7 @@ class Communication(threading.Thread):
     def _alarm(self, text: str) -> None:
         """After a deadline on any rank, print what this rank does, and end the job.
 
-        Each rank sends an alarm to all others; the first rank that answers names the silent ones.
+        Each rank sends an alarm to all others; the lowest rank that was heard names silent ones.
         """
         say(text)
         others = set(range(self._control.size)) - {self._control.rank}

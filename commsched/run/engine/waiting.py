@@ -50,7 +50,7 @@ class Waiting:
         self._step = own.step if own.step >= 0 else self._step
         coding = [at for stream in CODING if (at := status.get(stream)) is not None]
         if own.waits and not any(at.what == "runs" for at in coding):
-            self._waited += max(0.0, when - max(since, own.since))  # planning begins in the future
+            self._waited += max(0.0, when - max(since, own.since))  # a planned wait begins later
             self._name = exchange or own.name
 
     def report(self, when: float) -> None:

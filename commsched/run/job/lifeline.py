@@ -69,7 +69,7 @@ def tie(rank: int, patience: float, variables: Mapping[str, str]) -> None:
 
 
 def met() -> None:
-    """Tell the witness that MPI has begun, and wait until it watches for a killed rank."""
+    """Wait until the witness watches, and tell it that MPI has begun: a rank may now be killed."""
     if _witness is not None and _witness.stdout is not None:
         with _witness.stdout as ready:
             select.select([ready], [], [], COMING)

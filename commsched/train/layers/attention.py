@@ -20,7 +20,7 @@ from commsched.train.layers.layer import (
     product,
 )
 
-LEAST = 1e-5  # added to a variance; source: PyTorch's LayerNorm
+LEAST = 1e-5  # added to a variance; source: Ba, Kiros & Hinton, arXiv 1607.06450, in PyTorch
 
 
 class LayerNorm(TrainableLayer):
