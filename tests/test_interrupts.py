@@ -228,3 +228,13 @@ def test_a_folder_that_is_a_file_is_refused_before_the_work(tmp_path, capsys):
     for words in ("reproduce fft -o", "validate --bed 1x2-shared -o"):
         assert main([*words.split(), str(path)]) == 2
         assert f"{path}: cannot be made" in capsys.readouterr().err
+
+
+def test_a_rank_without_others_ends_with_one_sentence():
+    code = (
+        "from mpi4py import MPI\nfrom commsched.run.job.ending import end_all\n"
+        "end_all(KeyboardInterrupt(), MPI.COMM_WORLD)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "commsched: rank 0: interrupted\n"

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 from commsched.errors import Agreed, CommschedError
 from commsched.run.job import lifeline
 from commsched.run.job.deadlines import deadlines
+from commsched.run.job.launcher import environment_rank
 from commsched.run.job.witness import be_heard
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 from commsched.terminal import printable
+
+STATUS = 2  # with which a broken job ends
 
 
 def say(text: str) -> None:
@@ -60,12 +63,15 @@ def fail(error: BaseException, rank: int) -> None:
 def abort(comm: "MPI.Intracomm") -> None:
     """End all ranks; also this one if MPI waits at its end for lost ranks."""
     be_heard(deadlines().heard)
+    world = sys.modules["mpi4py.MPI"].COMM_WORLD
+    if world.size == 1 and environment_rank() is None:
+        os._exit(STATUS)  # nobody else is to be ended, and MPI_Abort would add a line of its own
     # MPICH's MPI_Abort calls exit() on the other ranks; their threads crash in unloaded libraries.
     lifeline.end_job()
     # In a thread of C, because MPI_Abort may wait while it holds the interpreter.
     silent = os.open(os.devnull, os.O_WRONLY)
     faulthandler.dump_traceback_later(deadlines().hard, exit=True, file=silent)
-    comm.Abort(2)
+    comm.Abort(STATUS)
     time.sleep(deadlines().hard)  # some MPI_Aborts return before the launcher ends this rank
 
 
