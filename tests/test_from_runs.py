@@ -1,5 +1,6 @@
 """A machine that is wrong is fitted to runs of a user's own plans."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -110,3 +111,28 @@ def test_the_command_fits_to_a_real_run_and_says_what_moved(tmp_path, capsys):
     assert run.phases.tolist() == [0, 1, 2, 3]
     with pytest.raises(CommschedError, match=r"m\.json: no exchange of its plan was made twice"):
         matched({"m.json": whole.select(whole.step < 1)}, [made])
+
+
+@pytest.mark.parametrize("words", ["--seconds 3", "--device cuda", "--timeout 5"])
+def test_options_of_a_measurement_change_nothing_for_runs(words, tmp_path, capsys):
+    output = ["-o", str(tmp_path / "m.json")]
+    assert main(["calibrate", "--from", "measured.json", *output, *words.split()]) == 2
+    told = f"{words.split()[0]} is for a measurement; --from fits to runs: leave it out"
+    assert told in capsys.readouterr().err
+
+
+def test_a_fit_that_held_nothing_out_says_so_in_json_too(tmp_path, capsys):
+    where, timeline = tmp_path / "plan.json", tmp_path / "measured.json"
+    plan_file.write(where, plan(graph([1000]), machine(1, 2), ["ring+dense"]))
+    with Job(2, [*RUN, str(where), "-o", str(timeline), "--steps", "4"]) as job:
+        assert job.wait(60.0).status == 0, job.output
+    words = ["calibrate", "--from", str(timeline), "--plan", str(where)]
+    assert main([*words, "-o", str(tmp_path / "none" / "m.json")]) == 2
+    assert "m.json: cannot be written there" in capsys.readouterr().err
+    output = str(tmp_path / "m.json")
+    assert main([*words, "-o", output, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["machine"], found["ranks"]) == (output, 2)
+    assert found["held_out_errors"] == []
+    (warning,) = found["warnings"]
+    assert warning.startswith("no launch was held out")

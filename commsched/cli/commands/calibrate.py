@@ -1,6 +1,7 @@
 """`mpiexec -n P commsched calibrate`: measure this machine with the ranks that will run."""
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commsched.cli.machine import SET
@@ -15,6 +16,7 @@ from commsched.cli.options import (
 )
 from commsched.cli.ranks import begin
 from commsched.errors import CommschedError
+from commsched.files import check_writable
 from commsched.quantities import SECONDS
 from commsched.run.job.launcher import environment_rank
 
@@ -32,11 +34,11 @@ first run's plan or of --machine, are fitted to what the exchanges and coding of
 third of the launches is held out of the fit.
 """
 HELP = "measure links, all-reduce and codecs into a machine file, under mpiexec"
+DURATION = Option("--seconds", "TIME", "duration of the measurement", SECONDS, 20.0)
+MEASURING = (DURATION, DEVICE, TIMEOUT)  # which have no effect with --from
 OPTIONS = (
     Option("-o --output", "FILE", "machine file to write", json_path, required=True),
-    Option("--seconds", "TIME", "duration of the measurement", SECONDS, 20.0),
-    DEVICE,
-    TIMEOUT,
+    *MEASURING,
     ListOption("--from", "TIMELINE", "fit to this measured timeline instead"),
     ListOption("--plan", "PLAN", "plan of a timeline of --from"),
     Option("--machine", "M", "machine that --from corrects; default: that of the first run's plan"),
@@ -72,6 +74,13 @@ def fit_to_runs(args: argparse.Namespace) -> None:
     from commsched.plan import file as plan_file
     from commsched.timeline import file as timeline_file
 
+    for option in MEASURING:
+        name = option.names.removeprefix("--")
+        if getattr(args, name) != option.default:
+            raise CommschedError(
+                f"--{name} is for a measurement; --from fits to runs: leave it out"
+            )
+    check_writable(args.output)
     timelines = {name: timeline_file.read(name) for name in vars(args)["from"]}
     runs = matched(timelines, [plan_file.read(name) for name in args.plan])
     on = machine_file.load(args.machine) if args.machine else runs[0].plan.machine
@@ -79,7 +88,8 @@ def fit_to_runs(args: argparse.Namespace) -> None:
     found = fitted(before, runs)
     machine_file.write(args.output, found.machine)
     if args.json:
-        print(json.dumps(_data(found, before, dict(zip(timelines, runs, strict=True))), indent=1))
+        steps = _steps(found, before, dict(zip(timelines, runs, strict=True)))
+        print(json.dumps(_data(found, args.output) | {"steps": steps}, indent=1))
         return
     for name, factor in found.moved.items():
         print(f"{name} x {factor:.3g}")
@@ -89,11 +99,23 @@ def fit_to_runs(args: argparse.Namespace) -> None:
     for what, some in (("before", found.before), ("now", found.machine.held_out)):
         if some:
             print(f"{what}: {held_out_line([each.error for each in some])}")
+    for sentence in _warnings(found.machine):
+        print(f"warning: {sentence}")
     print(f"written to {args.output}")
 
 
-def _data(found: "Fitted", before: "Machine", runs: "dict[str, MeasuredRun]") -> dict[str, object]:
-    steps = {
+def _warnings(machine: "Machine") -> list[str]:
+    from commsched.machine.trust import doubts, errors_of
+
+    errors = errors_of(machine)
+    unknown = "no launch was held out, so that the errors of this machine are not known; add a run"
+    return list(doubts(errors)) if errors else [f"{unknown} of a plan with two launches or more"]
+
+
+def _steps(
+    found: "Fitted", before: "Machine", runs: "dict[str, MeasuredRun]"
+) -> dict[str, dict[str, float]]:
+    return {
         name: {
             "measured_ms": 1e3 * run.step,
             "predicted_before_ms": 1e3 * run.predicted_step(before),
@@ -101,9 +123,15 @@ def _data(found: "Fitted", before: "Machine", runs: "dict[str, MeasuredRun]") ->
         }
         for name, run in runs.items()
     }
+
+
+def _data(found: "Fitted", output: Path) -> dict[str, object]:
     return {
+        "machine": str(output),
+        "ranks": found.machine.size,
+        "source": found.machine.source,
         "factors": found.moved,
-        "steps": steps,
         "held_out_errors_before": [each.error for each in found.before],
         "held_out_errors": [each.error for each in found.machine.held_out],
+        "warnings": _warnings(found.machine),
     }
