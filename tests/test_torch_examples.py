@@ -114,3 +114,13 @@ def test_a_script_that_builds_nothing_is_one_sentence(
     said = capsys.readouterr().err
     assert sentence in said
     assert len(said.splitlines()) == 1
+
+
+def test_a_model_that_is_not_run_is_written_once_and_takes_no_steps(tmp_path, capsys):
+    words = ("capture", str(ROOT / "examples/torch_gpt.py:build"), "--meta")
+    output = ("-o", str(tmp_path / "net.json"))
+    assert main([*words, "--steps", "3", *output]) == 2
+    assert "--steps needs steps that are run; leave out --meta" in capsys.readouterr().err
+    done = run("-m", "commsched", *words, *output)
+    assert done.status == 0, done.output
+    assert done.output.count("written to ") == 1

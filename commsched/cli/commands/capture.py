@@ -6,6 +6,7 @@ from pathlib import Path
 from commsched.cli.options import Flag, Option, command, json_file, output_file
 from commsched.cli.ranks import begin
 from commsched.errors import CommschedError
+from commsched.run.job.launcher import environment_rank
 
 EXAMPLE = """example:
   mpiexec -n 4 commsched capture train.py:build -o net.json
@@ -16,11 +17,12 @@ FUNCTION takes nothing and returns (model, loss, optimizer, batches): loss(batch
 pass and returns a scalar, batches can be read again and again, such as a list or a DataLoader.
 """
 HELP = "measure a PyTorch model with all ranks computing, and write it as a net file"
+STEPS = Option("--steps", "N", "steps that are measured, after 3 others", int, 10)
 OPTIONS = (
     Option("script", "SCRIPT.py:FUNCTION", "script, and its function that builds everything"),
     Option("-o --output", "FILE", "net file to write", json_file, required=True),
     Option("--name", "NAME", "name of the net; default: that of the script"),
-    Option("--steps", "N", "steps that are measured, after 3 others", int, 10),
+    STEPS,
     Option("--batch", "N", "samples per rank; default: the first size of the first batch", int),
     Option(
         "--record",
@@ -49,12 +51,12 @@ def capture(args: argparse.Namespace) -> None:
         "batch": args.batch,
         "find_unused_parameters": args.find_unused_parameters,
     }
-    if args.meta and (args.record or args.chain):
-        needs = "--record" if args.record else "--chain"
-        raise CommschedError(f"{needs} needs steps that are run; leave out --meta")
+    ran = {"record": args.record, "chain": args.chain, "steps": args.steps != STEPS.default}
+    for needs in (name for name, given in ran.items() if given and args.meta):
+        raise CommschedError(f"--{needs} needs steps that are run; leave out --meta")
     with plain_streams():  # the script's output is its own
         if args.meta:
-            said = model_file(args.script, args.output, **options)
+            said = "" if environment_rank() else model_file(args.script, args.output, **options)
         else:
             options |= {"steps": args.steps, "graph": not args.chain, "record": args.record}
             said = capture_file(args.script, args.output, **options)
