@@ -53,12 +53,12 @@ class Traffic(NamedTuple):
 
     @property
     def data_sent(self) -> int:
-        """Bytes sent, without headers."""
-        return self.sent - HEADERS * self.frames_sent
+        """Bytes sent, without headers; frames without TCP have shorter headers than counted."""
+        return max(self.sent - HEADERS * self.frames_sent, 0)
 
     @property
     def data_received(self) -> int:
-        return self.received - HEADERS * self.frames_received
+        return max(self.received - HEADERS * self.frames_received, 0)
 
 
 def namespace(name: str, host: str) -> str:
