@@ -18,9 +18,10 @@ def nbytes(value: float) -> str:
 
 
 def count(number: float, thing: str) -> str:
-    """Format `1 node`, `4 nodes`, `0.667 cores`."""
+    """Format `1 node`, `4 nodes`, `2 launches`, `0.667 cores`."""
     shown = f"{number:.3g}" if isinstance(number, float) else f"{number}"
-    return f"{shown} {thing}" if number == 1 else f"{shown} {thing}s"
+    more = "es" if thing.endswith("ch") else "s"
+    return f"{shown} {thing}" if number == 1 else f"{shown} {thing}{more}"
 
 
 def significant(value: float) -> float:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commsched.cli.plan_facts import headline
 from commsched.errors import CommschedError
 from commsched.net.bucket import BucketSpec, Piece
 from commsched.net.graph import Layer, Net, Tensor
@@ -340,3 +341,8 @@ def test_the_strategy_is_checked_when_a_plan_is_read(tmp_path):
     (tmp_path / "p.json").write_text(json.dumps({**data, "hash": digest(data)}))
     with pytest.raises(CommschedError, match=r"p\.json: no strategy named 'nonsense'"):
         read_plan(tmp_path / "p.json")
+
+
+def test_one_launch_and_one_rank_are_told_as_one():
+    told = headline(plan(graph([1000]), machine(2, 1), ["ring+dense"]))
+    assert "on test, 2 x 1 rank, sync, 1 launch" in told

@@ -64,6 +64,12 @@ def test_a_wrong_name_is_refused(name):
 
 def test_hosts_and_the_slow_one_are_told_in_words():
     assert str(Spec.of(4, 2, ["200mbit", "h3=50mbit"])) == "4 hosts x 2 lanes, 200mbit, h3 50mbit"
+    assert str(Spec.of(1, 1, ["1gbit"])) == "1 host x 1 lane, 1gbit"
+
+
+def test_short_frames_without_tcp_are_no_data():
+    address = Traffic(84, 42, 2, 1, 0)  # ARP asks and answers
+    assert (address.data_sent, address.data_received) == (0, 0)
 
 
 ACTIONS = [["up"], ["down"], ["status"], ["run", "--", "true"]]

@@ -29,6 +29,7 @@ from commsched.run.job.fabric import cores_of_host, fabric
 from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.simulate.clocks import SOON
 from commsched.terminal import say
+from commsched.units import count, nbytes
 
 LINKS, CODING, TRAITS, EXERCISE = 0.3, 0.1, 0.1, 0.45  # shares of the time
 STALLS = 0.05  # the rest
@@ -61,9 +62,9 @@ def calibrate(
     jitter = machine.jitter  # not part of the workload
     cells = _chosen(machine, seconds * EXERCISE, comm)
     if warns and comm.rank == 0 and not workload.tell_bytes(machine, cells):
-        largest = max(cell.nbytes for cell in cells) / 1e3
+        largest = nbytes(max(cell.nbytes for cell in cells))
         say(
-            f"warning: {seconds:g} s are too few here: times of buckets above {largest:.3g} kB are"
+            f"warning: {seconds:g} s are too few here: times of buckets above {largest} are"
             " extrapolated; give more with --seconds"
         )
     plan = workload.make_plan(machine, cells)
@@ -155,7 +156,7 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
         device=passes[-1],
         fabric=here,
         library="nccl" if place.by_nccl else mpi_library(here.mpi),
-        source=f"{source}, {comm.size} ranks, {here.mpi}",
+        source=f"{source}, {count(comm.size, 'rank')}, {here.mpi}",
     )
     machine = traits.added(comm, machine, arena, seconds * TRAITS)
     code(LINKS + TRAITS)

@@ -18,7 +18,7 @@ from commsched.program.registry import STRATEGIES
 from commsched.program.stages import PipelineStrategy, grid
 from commsched.simulate import native
 from commsched.text_table import table
-from commsched.units import nbytes, seconds
+from commsched.units import count, nbytes, seconds
 
 HEADER = ("stage", "ranks", "layers", "from", "to", "forward", "backward", "head", "sends", "keeps")
 RIGHT = {0, 2, 5, 6, 7, 8, 9}
@@ -49,15 +49,16 @@ def headline(made: Plan) -> str:
     return (
         f"plan {made.hash[:12]}: {made.net.name} ({size} of gradients) on {made.machine.name},"
         f" {_ranks(made.machine)},"
-        f" {made.strategy}, {len(made.launches)} launches" + (f"; {quality}" if quality else "")
+        f" {made.strategy}, {count(len(made.launches), 'launch')}"
+        + (f"; {quality}" if quality else "")
     )
 
 
 def _ranks(on: Machine) -> str:
     nodes = on.nodes
     if len(set(on.ranks_of_node)) > 1:
-        return f"{on.size} ranks on {nodes} nodes"
-    return f"{nodes} x {on.size // nodes} ranks"
+        return f"{on.size} ranks on {count(nodes, 'node')}"
+    return f"{nodes} x {count(on.size // nodes, 'rank')}"
 
 
 def summary(made: Plan) -> dict[str, Any]:

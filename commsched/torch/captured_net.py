@@ -23,6 +23,7 @@ from commsched.run.job.fabric import Middle, cores_of_host, mean_or_median
 from commsched.torch.module_graph import Edges, edges_of
 from commsched.torch.observer import Observer
 from commsched.torch.parameters import DTYPES, bare_name, no_parameter, shape_of, sparse_embeddings
+from commsched.units import count
 
 SHOWN = 8  # names in the source
 
@@ -102,7 +103,7 @@ def _facts(observer: Observer, comm: MPI.Intracomm, what: str) -> str:
     """Describe the measurement, and facts for which a net file has no field."""
     load = agree.largest(os.getloadavg()[0], comm)
     frozen = [bare_name(n) for n, p in observer.model.named_parameters() if not p.requires_grad]
-    parts = [f"{what}, means over {comm.size} ranks, load average {load:.1f}"]
+    parts = [f"{what}, means over {count(comm.size, 'rank')}, load average {load:.1f}"]
     if observer.compiled:
         names = [name or type(observer.model).__name__ for name in observer.compiled]
         parts.append(f"compiled, each one layer: {', '.join(names[:SHOWN])}")

@@ -32,6 +32,7 @@ from commsched.train.registry import DATA
 from commsched.train.training import Training, TrainOptions
 from commsched.train.workers.learner import Learner
 from commsched.training_log import LogRow
+from commsched.units import count
 
 WARM, STEPS = 3, 16  # least warm-up and counted steps
 SECONDS = 0.5  # least s of counted steps: many times the few ms for which a thread keeps its core
@@ -83,7 +84,8 @@ def net_under_load(
     local.Free()
     mean = agree.gather_array(own, comm).mean(axis=0)
     alone = np.mean([seconds for seconds in first if seconds]) / mean.sum() if any(first) else 1.0
-    said = f"{middle.__name__}s of {steps} steps of training with {settings.optimizer}, means over"
+    said = f"{middle.__name__}s of {steps} steps of training with {settings.optimizer}"
+    said += f", means over {count(comm.size, 'rank')}"
     assert graph.measured is not None
     on = replace(
         graph.measured,
@@ -92,7 +94,7 @@ def net_under_load(
         cores=cores,
         working_set=replica_memory(plan, settings.optimizer, graph.numel).total,
         alone=min(float(alone), 1.0),
-        source=f"commsched profile: {said} {comm.size} ranks, each on its own, all at once",
+        source=f"commsched profile: {said}, each on its own, all at once",
     )
     made = _timed(replace(graph, measured=on, source=on.source), mean)
     return net_file.from_data(agree.broadcast_data(net_file.to_data(made), comm), made.name)

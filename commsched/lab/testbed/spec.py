@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from commsched import quantity
 from commsched.errors import CommschedError
 from commsched.quantity import Quantity
+from commsched.units import count
 
 MOST_HOSTS = 64
 MOST_LANES = 256
@@ -57,7 +58,8 @@ class Spec:
             for name, rate in zip(self.names, self.rates, strict=True)
             if rate != common
         ]
-        return f"{self.hosts} hosts x {self.lanes} lanes, {rate_text(common)}{''.join(others)}"
+        size = f"{count(self.hosts, 'host')} x {count(self.lanes, 'lane')}"
+        return f"{size}, {rate_text(common)}{''.join(others)}"
 
 
 def rate_text(rate: float) -> str:
