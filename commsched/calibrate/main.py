@@ -28,7 +28,6 @@ from commsched.run.job import agree
 from commsched.run.job.fabric import cores_of_host, fabric
 from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.simulate.clocks import SOON
-from commsched.terminal import say
 from commsched.units import count, nbytes
 
 LINKS, CODING, TRAITS, EXERCISE = 0.3, 0.1, 0.1, 0.45  # shares of the time
@@ -47,13 +46,13 @@ def calibrate(
     timeout: float,
     progress: Progress = lambda *_: None,
     place: Placement = ON_HOST,
-    warns: bool = True,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> Machine:
     """Measure the machine of these ranks in about `seconds`.
 
     All ranks work at once, so that the times include the effects of shared cores. A third of the
-    exchanges is held out of the fit; `held_out` has their prediction errors. With `warns` rank 0
-    says so if `seconds` are too few.
+    exchanges is held out of the fit; `held_out` has their prediction errors. On rank 0 `warn` is
+    called with a sentence if `seconds` are too few.
     """
     machine = _agreed(_loops(comm, seconds, progress, place), comm)
     progress("exchanges of all kinds", LINKS + CODING + TRAITS)
@@ -61,10 +60,10 @@ def calibrate(
         return replace(machine, measured=_measured_at_the_end(comm, machine, seconds))
     jitter = machine.jitter  # not part of the workload
     cells = _chosen(machine, seconds * EXERCISE, comm)
-    if warns and comm.rank == 0 and not workload.tell_bytes(machine, cells):
+    if comm.rank == 0 and not workload.tell_bytes(machine, cells):
         largest = nbytes(max(cell.nbytes for cell in cells))
-        say(
-            f"warning: {seconds:g} s are too few here: times of buckets above {largest} are"
+        warn(
+            f"{seconds:g} s are too few here: times of buckets above {largest} are"
             " extrapolated; give more with --seconds"
         )
     plan = workload.make_plan(machine, cells)

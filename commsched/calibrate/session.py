@@ -1,6 +1,7 @@
 """`commsched calibrate`: all ranks measure, rank 0 writes the machine file."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from mpi4py import MPI
@@ -31,12 +32,14 @@ def calibrate_file(
     with errors_end_the_job(comm), watchdog(comm, "calibrate", limit, options) as dog:
         agree.on_all_ranks(lambda: _check(output, seconds, timeout, device), comm)
         place = choose_placement(device, comm)
-        machine = calibrate(comm, seconds, timeout, _progress(comm, dog), place)
+        told: list[str] = []
+        machine = calibrate(comm, seconds, timeout, _progress(comm, dog), place, told.append)
         dog.stage("writing the machine file")
         if comm.rank == 0:
             machine_file.write(output, machine)
-            told = _data(machine, output) if as_json else None
-            print(json.dumps(told, indent=1) if told else "\n".join(_report(machine, output)))
+            told += warnings_of(machine)
+            report = json.dumps(_data(machine, output, told), indent=1)
+            print(report if as_json else "\n".join(_report(machine, output, told)))
 
 
 def _check(output: Path, seconds: float, timeout: float, device: str) -> None:
@@ -47,11 +50,11 @@ def _check(output: Path, seconds: float, timeout: float, device: str) -> None:
     check_writable(output)
 
 
-def _report(machine: Machine, output: Path) -> list[str]:
+def _report(machine: Machine, output: Path, warnings: Sequence[str]) -> list[str]:
     """Say where the machine was measured, and how far to trust it."""
     errors = errors_of(machine)
     text = [f"{machine.source}; written to {output}", *([held_out_line(errors)] if errors else [])]
-    return [*text, *(f"warning: {sentence}" for sentence in warnings_of(machine))]
+    return [*text, *(f"warning: {sentence}" for sentence in warnings)]
 
 
 def warnings_of(machine: Machine) -> list[str]:
@@ -74,7 +77,7 @@ def warnings_of(machine: Machine) -> list[str]:
     ]
 
 
-def _data(machine: Machine, output: Path) -> dict[str, object]:
+def _data(machine: Machine, output: Path, warnings: Sequence[str]) -> dict[str, object]:
     """Return the report as plain data."""
     errors = errors_of(machine)
     return {
@@ -82,7 +85,7 @@ def _data(machine: Machine, output: Path) -> dict[str, object]:
         "ranks": machine.size,
         "source": machine.source,
         "held_out_errors": list(errors),
-        "warnings": warnings_of(machine),
+        "warnings": list(warnings),
     }
 
 

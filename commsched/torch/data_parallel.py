@@ -207,7 +207,7 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
             return self._machine
         return kept_machine(
             self._comm,
-            lambda: calibrate(self._comm, self._calibration, self._timeout, warns=False),
+            lambda: calibrate(self._comm, self._calibration, self._timeout),
         )
 
     def _loaded(self, name: str) -> Machine:

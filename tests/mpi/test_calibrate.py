@@ -3,11 +3,12 @@
 import time
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from commsched.calibrate import coding
+from commsched.calibrate import coding, session
 from commsched.calibrate.coding import shortens
 from commsched.calibrate.machine_cache import kept_machine
 from commsched.calibrate.main import calibrate
@@ -94,3 +95,10 @@ def test_the_machine_of_the_last_time_is_kept_for_the_same_ranks(shared, monkeyp
     if len(measured) != 3:
         problems.append("another version's machine was taken")
     together(problems)
+
+
+def test_what_is_told_during_a_calibration_is_in_its_json_too():
+    sentence = "2 s are too few here"
+    found = session._data(machine(2, 1), Path("m.json"), [sentence])
+    assert found["warnings"] == [sentence]
+    assert f"warning: {sentence}" in session._report(machine(2, 1), Path("m.json"), [sentence])
