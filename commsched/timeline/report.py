@@ -25,7 +25,7 @@ def comparison_table(c: Comparison, limit: int | None = None) -> str:
     ]
     head = ("per step, in ms", *c.sides, "difference", "error")
     lines = [
-        f"plan {c.plan_hash[:12]}, {c.ranks} ranks",
+        f"plan {c.plan_hash[:12]}, {units.count(c.ranks, 'rank')}",
         *(
             f"{side}: {t.statistic}; {units.nbytes(sent)} sent per rank and step"
             for side, t, sent in zip(

@@ -108,6 +108,8 @@ def _warnings(machine: "Machine") -> list[str]:
     from commsched.machine.trust import doubts, errors_of
 
     errors = errors_of(machine)
+    if machine.size == 1:
+        return ["1 rank exchanges nothing; the errors of exchanges on this machine are not known"]
     unknown = "no launch was held out, so that the errors of this machine are not known; add a run"
     return list(doubts(errors)) if errors else [f"{unknown} of a plan with two launches or more"]
 

@@ -115,7 +115,7 @@ def words(thing: Thing) -> str:
         return "\n".join([*facts(thing), shown, *reasons.notes(thing)])
     if isinstance(thing, last_report.Operations):
         return last_report.words(thing)
-    head = f"{thing.kind} timeline of plan {thing.plan_hash[:12]} on {thing.ranks} ranks"
+    head = f"{thing.kind} timeline of plan {thing.plan_hash[:12]} on {count(thing.ranks, 'rank')}"
     return "\n".join([head, *timeline_lines(timeline_summary(thing))])
 
 
