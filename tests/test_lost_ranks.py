@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from commsched.run.job import roll_call
 from tests.support.jobs import MAIN, RUN, Ended, Job
 from tests.test_faults import begun, endless, long_run
 
@@ -98,3 +99,7 @@ def test_no_rank_outlives_the_launcher_that_started_it(endless):
         os.kill(proxy, signal.SIGKILL)
         assert job.left() == {}
         assert job.wait(SECONDS).status != 0
+
+
+def test_a_roll_call_of_a_millisecond_tells_its_limit():
+    assert "within 1 ms after rank 0" in roll_call._missing([1], 0, 1e-3)

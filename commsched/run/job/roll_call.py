@@ -11,6 +11,7 @@ import time
 from commsched.errors import CommschedError
 from commsched.run.job.deadlines import deadlines
 from commsched.run.job.witness import process_stat, ranks_here
+from commsched.units import seconds
 
 ANSWER = 5.0  # s for the launcher to answer
 PAUSE = 0.002  # s between questions
@@ -60,11 +61,11 @@ def _age() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _missing(ranks: list[int], rank: int, seconds: float) -> str:
+def _missing(ranks: list[int], rank: int, limit: float) -> str:
     here = {each for each, _ in ranks_here(os.getppid())}
     where = "this host" if ranks[0] in here else "another host"
     more = f", nor have {len(ranks) - 1} other ranks" if len(ranks) > 1 else ""
     return (
-        f"rank {ranks[0]} on {where} has not started commsched within {seconds:.1f} s after"
+        f"rank {ranks[0]} on {where} has not started commsched within {seconds(limit)} after"
         f" rank {rank}{more}; see which command its host runs"
     )
