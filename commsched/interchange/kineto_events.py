@@ -1,6 +1,6 @@
 """The events of a torch.profiler trace: operations of the host and kernels of the device.
 
-Source: the Chrome trace-event format, and what Kineto adds to it (github.com/pytorch/kineto).
+Source: the Chrome trace-event format, and Kineto's additions (github.com/pytorch/kineto).
 """
 
 import re
@@ -111,7 +111,7 @@ class KinetoProcess:
     host: dict[Any, list[KinetoEvent]]
     kernels: tuple[Kernel, ...]
     device: str  # "": the host computes
-    world: dict[str, Any]  # what torch.distributed says
+    world: dict[str, Any]  # facts from torch.distributed
 
     def within(self, thread: Any, start: float, end: float) -> list[KinetoEvent]:
         """Return the spans of a thread that begin in [start, end)."""

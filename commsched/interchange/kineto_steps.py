@@ -1,4 +1,4 @@
-"""The training steps of a torch.profiler trace: what each operation took, on host or device."""
+"""The training steps of a torch.profiler trace, with each operation's time on host or device."""
 
 from bisect import bisect_right
 from collections.abc import Sequence

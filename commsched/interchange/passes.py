@@ -77,7 +77,7 @@ def layers_of(forward: Sequence[Forward], backward: Sequence[Backward]) -> list[
 
     As in `commsched capture`, a layer's forward ends with its last operation and begins with the
     end of the layer before; its backward ends with its last gradient. The last layer of the
-    forward pass takes what follows it, such as the loss.
+    forward pass takes the following operations, such as the loss.
     """
     made = {number: place for place, op in enumerate(forward) for number in op.numbers}
     found: dict[str, LayerWork] = {}

@@ -34,7 +34,7 @@ LINES = ("planner", "allow", "method", "strategy")  # columns by which lines dif
 FACETS = ("net", "machine", *(name for name in AXES if name not in ("net", "machine")))
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999")
 # Source: palette of Okabe & Ito, "Color Universal Design", 2008.
-MARKERS = "osD^vPX"  # not as many as the colours, so that looks repeat late
+MARKERS = "osD^vPX"  # their number differs from that of colours, so looks repeat late
 DASHES = ("-", "--", "-.", ":")
 NEAR = 5e-3  # share of a value: lines that differ less look equal in a panel
 FRONT = "nothing is better"  # name of the line of a Pareto front

@@ -127,7 +127,7 @@ class Exchanger:
         self._place, self._over = ON_HOST, False
 
     def _checked(self, plan: AnyPlan) -> Plan:
-        """Check what one rank can check without the others."""
+        """Make the checks that one rank can make without the others."""
         check_device(self._device)
         if not self._timeout > 0:
             raise CommschedError(f"timeout must be more than 0 seconds, got {self._timeout}")
@@ -390,7 +390,7 @@ class Exchanger:
     def _running(self) -> Engine:
         if self._engine is None or self._over:
             raise CommschedError("an Exchanger works inside a with block; this one has none")
-        self._place.device.use("caller")  # PyTorch calls from a thread of its own
+        self._place.device.use("caller")  # PyTorch calls from another thread
         return self._engine
 
     def _mark(self, all_of_them: bool = False) -> None:

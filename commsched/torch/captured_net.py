@@ -136,7 +136,7 @@ def used_parameters(observer: Observer, ready: Array, some_unused: bool) -> dict
 def chained(
     observer: Observer, ready: Array, used: dict[str, list[str]], order: tuple[str, ...] = ()
 ) -> tuple[tuple[str, ...], dict[str, float]]:
-    """Return the layers in forward order, and the backward seconds of each layer.
+    """Return the layers in forward order, and the backward time of each in the clock's unit.
 
     Without a given order, it is the reverse of the order in which gradients become complete.
     """

@@ -81,7 +81,7 @@ class SeenTokens:
         self.most_rows = max(self.most_rows, rows.max())
 
     def over_ranks(self, comm: MPI.Intracomm) -> "SeenTokens":
-        """Return what all ranks saw, equal on each."""
+        """Return the counts over all ranks, equal on every rank."""
         sums = np.array([self.steps, self.tokens, self.inputs, *self.picks, *self.rows])
         most = np.array([self.top, self.width, self.most_picks, self.most_rows, self.apart])
         comm.Allreduce(MPI.IN_PLACE, sums, op=MPI.SUM)
@@ -129,7 +129,7 @@ class Choices:
             self._modules.setdefault(bare_name(name), module)
 
     def over_ranks(self, comm: MPI.Intracomm) -> list[SeenTokens]:
-        """Return what all ranks saw, equal on each."""
+        """Return the counts over all ranks, equal on every rank."""
         return [seen.over_ranks(comm) for seen in self.seen]
 
     def watching(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -127,7 +127,7 @@ def _observed(
 
 
 def _net(traffic: Observer, flops: Observer, name: str, batch: int, some_unused: bool) -> Net:
-    """Make layers in the order in which gradients are ready; count operators by their bytes."""
+    """Make layers in the order of gradients by moved bytes, because every operator moves some."""
     used = used_parameters(traffic, traffic.ready(), some_unused)
     order, moved = chained(traffic, traffic.ready(), used)
     _, worked = chained(flops, flops.ready(), used, order)

@@ -277,7 +277,7 @@ class Sync:
         return self._unread and kept
 
     def _before_step(self, optimizer: Any, *_: object) -> None:
-        """Refuse a step without all means; hand over zeros if nothing of this rank was used."""
+        """Raise an error if means are missing; hand over zeros if this rank used no parameter."""
         updates = [p for group in optimizer.param_groups for p in group["params"]]
         mine = any(id(p) in self._mine for p in updates)
         if mine and (self._taken or self._forwarded):
@@ -289,7 +289,7 @@ class Sync:
         check_attached(self._model, updates, self._attached, self._comm.rank)
 
     def _check_all_there(self) -> None:
-        """Refuse a step without all means; hand over zeros if nothing of this rank was used."""
+        """Raise an error if means are missing; hand over zeros if this rank used no parameter."""
         if not (self._taken or self._forwarded):
             return
         if not self._some_unused:

@@ -169,7 +169,7 @@ def _train(
 
 
 def checked(wanted: TrainRequest) -> TrainableNet:
-    """Check what can be checked before anything is made."""
+    """Check the settings before anything is made."""
     options = wanted.options
     check_timeout(options.timeout)
     check_device(wanted.device)

@@ -29,7 +29,7 @@ def recognises(content: Content) -> bool:
 
 
 def read(content: Content, options: Options) -> Imported:
-    """Make a net of a trace: medians over the steps whose layers are the same."""
+    """Make a net of a trace: medians over the steps with equal layers."""
     recording = kineto_events.read(content)
     steps, layers = alike(recording)
     made = [_layer([each[i] for each in layers], i, layers[0]) for i in range(len(layers[0]))]

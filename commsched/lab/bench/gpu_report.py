@@ -46,7 +46,7 @@ class GpuBar(NamedTuple):
 
     @property
     def met(self) -> bool:
-        """Whether the value keeps the bar."""
+        """Tell whether the value keeps the bar."""
         return self.value >= self.bar if self.least else self.value <= self.bar
 
 

@@ -23,7 +23,7 @@ MOST = 4.0
 
 
 class Support(NamedTuple):
-    """Where one rank's gradient is not zero, and what its planner expects."""
+    """The non-zeros of one rank's gradient, and the sparsity that its planner expects."""
 
     spec: BucketSpec
     index: Array  # (m,) int32, ascending

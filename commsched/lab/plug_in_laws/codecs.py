@@ -353,7 +353,7 @@ def _ranks(codec: Codec) -> str:
         same = all(np.array_equal(first, each["result"].view(np.uint32)) for each in states)
         require(same, f"{name}+{codec.name}: ranks end with different sums")
         if not (codec.votes or codec.feedback):
-            hops = group.size if route(name, group).goal is Goal.ALL_REDUCE else 0  # which encode
+            hops = group.size if route(name, group).goal is Goal.ALL_REDUCE else 0  # that encode
             off = _off(states[0]["result"], want)
             near = off <= (hops * lost + ROUNDED) * whole
             require(near, f"{name}+{codec.name}: the sum is off by {off / whole:.3g} of the values")

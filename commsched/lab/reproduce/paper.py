@@ -22,7 +22,7 @@ FORMULA = 0.01  # bar of a printed formula's value, and of our derivations
 class Otherwise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An input that the paper does not state, and the prediction under its alternative."""
 
-    inferred: str  # what we took, and why
+    inferred: str  # our input, and the reason
     instead: str
     predicted: float | None = None  # in the row's unit; None: not computed, `instead` says why
 

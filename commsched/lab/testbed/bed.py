@@ -33,7 +33,7 @@ class Completed(NamedTuple):
     status: int  # of mpiexec; 128 + signal where one ended it
     stdout: str  # of all ranks; empty where it was not captured
     stderr: str
-    counters: tuple[Traffic, ...]  # what passed each host's port during the job
+    counters: tuple[Traffic, ...]  # traffic of each host's port during the job
     seconds: float
 
 

@@ -31,7 +31,7 @@ HEADERS = 66  # B of a frame that are not data: Ethernet 14, IPv4 20, TCP with t
 # rate on a loaded 2-core machine. Twice: 250 kB arrived 1 ms early.
 BURST = 0.5e-3
 LEAST_BURST = FRAME + 300  # B, a bucket smaller than a frame lets nothing through
-QUEUE = 64_000_000  # B, more than what senders keep in flight: the switch loses nothing
+QUEUE = 64_000_000  # B, more than senders keep in flight: the switch loses nothing
 WINDOW = 20e-3  # most s of traffic that a receiver lets one sender have in flight
 LEAST_WINDOW, MOST_WINDOW = 262_144, 6_291_456  # B, the latter is the kernel's default
 AGAIN = 0.1  # s between attempts to read counters

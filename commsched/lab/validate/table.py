@@ -35,7 +35,7 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def cell(self) -> ValidationCell:
-        """Return what identifies the row."""
+        """Return the identity of the row."""
         return ValidationCell(self.bed, self.net, self.compute, self.ratio, self.method)
 
     @property
@@ -46,7 +46,7 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def group(self) -> str:
-        """Return the name of the group of rows that has bars of its own."""
+        """Return the name of the row's group; each group has its own bars."""
         if self.bed.endswith(f"-{GPU}"):
             return GPU
         shared = "a core per rank" if self.ranks <= self.cores else "ranks sharing cores"

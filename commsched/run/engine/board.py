@@ -1,4 +1,4 @@
-"""The notice board of one rank: finished operations, and what each stream waits for."""
+"""The notice board of one rank: finished operations, and the waits of each stream."""
 
 import threading
 import time

@@ -21,7 +21,7 @@ AT_ONCE = np.zeros(5)  # a pace without waiting
 
 
 def _functions() -> Any:
-    """Return the addresses of what `drive` calls, and the clock of `job.clock`."""
+    """Return the addresses of the functions that `drive` calls, and the clock of `job.clock`."""
     mpi, system = ctypes.CDLL(MPI.__file__), ctypes.CDLL(None)
     found = (
         mpi.MPI_Start,

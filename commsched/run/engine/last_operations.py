@@ -35,7 +35,7 @@ class LastOperations:
             for old in find(timeline, LAST).values():  # may be of an earlier job with more ranks
                 old.unlink(missing_ok=True)
         comm.Barrier()  # else rank 0 might remove the new file of another rank
-        # Hosts may keep their parts of a timeline in folders of their own.
+        # Hosts may keep their parts of a timeline in separate folders.
         self.base = timeline or unnamed(comm)
         self.path = part_path(self.base, comm.rank, LAST)
         names = tuple(STRATEGIES[plan.strategy].operations(plan))

@@ -147,7 +147,7 @@ class Measurement:
         try:
             with self._locks:
                 return merge(comm, self._path, self._writer, part, apart, dog)
-        except CommschedError as error:  # the same on all ranks
+        except CommschedError as error:  # raised on all ranks
             raise Agreed(f"{error}; all spans lie in {self._where}") from None
 
 

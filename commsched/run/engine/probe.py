@@ -128,7 +128,7 @@ class Arena:
         self._next = 0
 
     def part(self, nbytes: int) -> "Arena":
-        """Return the first `nbytes` bytes of this memory as an arena of its own."""
+        """Return the first `nbytes` bytes of this memory as a separate arena."""
         made = Arena(0, self.place)
         made.values = self.values[: nbytes // 4]
         return made

@@ -65,7 +65,7 @@ def started(
     quiet: bool = False,
     variables: Mapping[str, str] | None = None,
 ) -> "subprocess.Popen[str]":
-    """Start a command on `ranks` ranks in a session of their own; see `end`."""
+    """Start a command on `ranks` ranks in a separate session; see `end`."""
     return subprocess.Popen(
         [find_mpiexec(), "-n", str(ranks), *options, *command],
         env={**os.environ, **environment(), **(variables or {})},

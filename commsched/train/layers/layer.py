@@ -17,7 +17,7 @@ Parameters = Mapping[str, Array]  # tensor -> values, float32 except for mixed p
 Gradients = dict[str, Array]  # tensor -> values like those of its parameter
 Sums = Generator[Any, Array, tuple[Array, Any]]  # yields a rank's part, receives the sum of parts
 Found = TypeVar("Found")
-Kept = Any  # what a layer keeps from forward to backward: arrays, in tuples and lists
+Kept = Any  # arrays that a layer keeps from forward to backward, in tuples and lists
 
 
 class Gather(NamedTuple):

@@ -213,7 +213,7 @@ def mask_of(plan: Plan, seed: int, name: str, values: Array) -> Array | None:
 
 
 def _check(net: TrainableNet, plan: Plan) -> None:
-    """Refuse a plan for another net."""
+    """Reject a plan for another net."""
     params, tensors = STRATEGIES[plan.strategy].settings(plan), plan.net.tensors
     share, whole = 1.0 - float(params["pruned"]), int(params["whole"])
     sizes = {name: prod(start.shape) for name, start in net.tensors.items()}

@@ -45,7 +45,7 @@ def spec_of(tensor: Tensor) -> BucketSpec:
 
 
 def flat(machine: Machine, ranks: int, spec: BucketSpec, method: str) -> Price:
-    """Price a method among ranks that are each on a machine of their own."""
+    """Price a method among ranks that each have their own machine."""
     on = resized(machine, ranks, 1)
     return price(find_method(method), spec, on, on.everyone)
 
