@@ -8,8 +8,8 @@ from commsched.train.workers.learner import MOST_AHEAD, Learner
 class DasoWorker(Learner):
     """A learner whose scores and bytes are logged only when the exchanges of a step have ended.
 
-    So ranks need not wait for each other in every step, except in 16 bits, where all ranks must
-    skip equal steps.
+    So ranks need not wait for each other in every step, except in 16 bits, where all ranks skip a
+    step together.
     """
 
     def __init__(self, assigned: Assignment) -> None:

@@ -68,7 +68,7 @@ class LocalLossWorker(PipelineWorker):
     """A stage that learns from its own loss, or from the loss at the end of its chunk.
 
     Only the last stage reports scores. A stage starts the next batch once it has updated, without
-    waiting for others. So stages cannot skip equal steps, and must compute in 32 bits.
+    waiting for others. So stages cannot agree to skip a step, and must compute in 32 bits.
     """
 
     parts = LocalNet
