@@ -116,3 +116,13 @@ def test_counts_of_seven_digits_are_told_apart(study, tmp_path):
 def test_a_map_over_what_is_no_axis_is_refused(study, tmp_path):
     with pytest.raises(CommschedError, match=r"'step' is none of bandwidth, ranks, .*give --x"):
         draw(study, tmp_path / "a.svg", StudyPicture(value="step"))
+
+
+@pytest.mark.parametrize("x", ["bandwidth", "ranks"])
+def test_machines_that_a_number_of_the_axis_tells_apart_have_panels_of_their_own(x, tmp_path):
+    axes = {"net": "lstm", "machine": ["p3.16xlarge", "summit"], "nodes": "2"}
+    rows = planned(product_of(axes | {"planner": ["ddp-25mb", "per-tensor"]}, "study"))
+    draw(rows, tmp_path / "a.svg", StudyPicture(x=x))
+    text = (tmp_path / "a.svg").read_text()
+    assert ">p3.16xlarge</text>" in text
+    assert ">summit</text>" in text

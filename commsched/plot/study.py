@@ -27,11 +27,13 @@ from commsched.plot.study_columns import (
     shown_of,
     text_of,
     there,
+    ticks_apart,
     value_of,
 )
 
 LINES = ("planner", "allow", "method", "strategy")  # columns by which lines differ by default
-FACETS = ("net", "machine", *(name for name in AXES if name not in ("net", "machine")))
+NAMED = ("net", "machine")  # columns that are told even if the number of an axis tells them apart
+FACETS = (*NAMED, *(name for name in AXES if name not in NAMED))
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999")
 # Source: palette of Okabe & Ito, "Color Universal Design", 2008.
 MARKERS = "osD^vPX"  # their number differs from that of colours, so looks repeat late
@@ -117,6 +119,8 @@ class _Drawing:
         kept: list[str] = []
         for name in names:
             told = [other for other in (*self.axes, *known, *kept) if other in AXES]
+            if name in NAMED:
+                told = [other for other in told if not KNOWN[other].number]
             seen: dict[tuple[str, ...], set[str]] = {}
             for one in self.rows:
                 key = tuple(text_of(one, other) for other in told)
@@ -266,7 +270,7 @@ class _Drawing:
             wide = len(values) > 1 and values[0] > 0 and values[-1] / values[0] >= 4
             if wide:
                 panel.set_xscale("log")
-            few = _apart(values, wide, self._room(panel))
+            few = ticks_apart(values, wide, self._room(panel))
             panel.xaxis.set_major_locator(FixedLocator(few))
             panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             panel.xaxis.set_minor_locator(NullLocator())
@@ -385,16 +389,3 @@ def _grouped(lines: Mapping[str, Mapping[Any, Any]], share: float = 0.0) -> list
 
 def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float | int) else str(value) or "-"
-
-
-def _apart(values: Sequence[float], wide: bool, room: int) -> list[float]:
-    """Return values whose ticks do not overlap, including the first and the last value."""
-    at = [log(value) if wide else value for value in values]
-    least = (at[-1] - at[0]) / room
-    kept = [0]
-    for place in range(1, len(values)):
-        if at[place] - at[kept[-1]] >= least:
-            kept.append(place)
-    if kept[-1] != len(values) - 1 and len(kept) > 1:
-        kept[-1] = len(values) - 1
-    return [values[place] for place in kept]

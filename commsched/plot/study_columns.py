@@ -103,6 +103,19 @@ def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return found
 
 
+def ticks_apart(values: Sequence[float], wide: bool, room: int) -> list[float]:
+    """Return values whose ticks do not overlap, including the first and the last value."""
+    at = [log(value) if wide else value for value in values]
+    least = (at[-1] - at[0]) / room
+    kept = [0]
+    for place in range(1, len(values)):
+        if at[place] - at[kept[-1]] >= least:
+            kept.append(place)
+    if kept[-1] != len(values) - 1 and len(kept) > 1:
+        kept[-1] = len(values) - 1
+    return [values[place] for place in kept]
+
+
 class BreakEvenPoint(NamedTuple):
     """A point at which compressing begins or stops to pay."""
 
