@@ -128,6 +128,7 @@ def test_every_limit_is_met_or_refused_with_one_that_can_be_met(lossy):
         ("1f1b", {}),
         ("tensor", {"tensor": 2}),
         ("3d", {}),
+        ("3d", {"tensor": 2, "pipeline": 1, "zero": 1}),  # its launches take the rest of the limit
         ("daso", {}),
     ],
 )

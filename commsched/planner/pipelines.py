@@ -127,9 +127,14 @@ def needed_by(
     settled = {key: plan.params[key] for key in keys if key in plan.params}
     found: list[float] = []
     alone = replace(request, memory=None, params={**request.params, **settled})
+    refused: CommschedError | None = None
     for without in dict.fromkeys(method_sets(request)):
-        with suppress(CommschedError):  # the strategy cannot do with these methods alone
+        try:
             found.append(needed(make(replace(alone, without=without))))
+        except CommschedError as error:  # the strategy cannot do with these methods alone
+            refused = refused or error
+    if refused is not None and not found:
+        raise refused
     return min(found)
 
 
