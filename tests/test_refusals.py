@@ -61,6 +61,10 @@ COMMANDS = {
             "--bucket is for gradients; strategy 'shadow' exchanges none: leave it out",
         ),
         (
+            "--strategy shadow --allow fp16",
+            "--allow is for gradients and messages; strategy 'shadow' exchanges neither",
+        ),
+        (
             "--method ring+dense --memory 6MB --later 3=all-gather+topk:0.1",
             "a memory limit of 6 MB per rank cannot hold",
         ),

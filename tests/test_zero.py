@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from commsched.cli.main import main
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.exchange.lockstep import fresh_states, run_method
@@ -245,3 +246,16 @@ def test_plans_that_shard_nothing_are_refused(change, said):
     plan = _launches(change)
     with pytest.raises(CommschedError, match=said):
         STRATEGIES["zero3"].lower(plan, 0, {})
+
+
+@pytest.mark.parametrize(
+    ("words", "status"), [("zero1", 0), ("zero3", 0), ("zero1 --param gather=quant:8", 2)]
+)
+def test_parameters_that_travel_in_their_own_type_lose_nothing(words, status, tmp_path, capsys):
+    path = str(tmp_path / "plan.json")
+    command = ["plan", "gpt3-1.3b", "--scale", "0.001", "--machine", "h100-8x400", "--nodes", "2"]
+    command += ["--lanes", "2", "-o", path, "--lossless", "--strategy", *words.split()]
+    assert main(command) == status
+    out, err = capsys.readouterr()
+    assert "cost in learning" not in out
+    assert ("which loses something" in err) == (status == 2)

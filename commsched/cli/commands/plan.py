@@ -24,13 +24,12 @@ from commsched.cli.signals import Spare, one_interrupt, time_limit
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError, TooLittleTime
 from commsched.exchange import recorded_gradients as recorded
-from commsched.exchange.registry import find_method
 from commsched.net import file as net_file
 from commsched.net.load import on_machine
 from commsched.plan import file as plan_file
 from commsched.plan.model import Param, Plan
 from commsched.planner.auto.choose import LOST, ChosenStrategy, choose
-from commsched.planner.auto.learning import cost_of
+from commsched.planner.auto.learning import cost_of, loses
 from commsched.planner.break_even import RATES, BreakEven, break_even, check_break_even
 from commsched.planner.families import NO_PLAN, Planned, plan_with_verdict
 from commsched.planner.limits.error_budget import verdict as errors
@@ -294,10 +293,16 @@ def _check(args: argparse.Namespace, wanted: Request, made: Plan) -> None:
         raise CommschedError(
             f"--bucket is for gradients; strategy {made.strategy!r} exchanges none: leave it out"
         )
+    messages = "messages" in STRATEGIES[made.strategy].parameters
+    if args.allow and wanted.strategy in FRAMES and not (gradients or messages):
+        raise CommschedError(
+            f"--allow is for gradients and messages; strategy {made.strategy!r} exchanges neither:"
+            " leave it out"
+        )
     if wanted.memory is not None and not fits(wanted, made):
         raise refusal(wanted, made)
     for launch in made.launches if wanted.lossless else ():
-        if not find_method(launch.method).lossless:
+        if loses(made, launch):
             raise CommschedError(
                 f"--lossless: launch {launch.name!r} goes by {launch.method}, which loses"
                 " something; leave out --lossless or what asks for this method"

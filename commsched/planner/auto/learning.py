@@ -8,11 +8,15 @@ import msgspec
 
 from commsched import files, shipped
 from commsched.exchange.registry import find_method, lossy_name
-from commsched.plan.model import Param, Plan
+from commsched.plan.model import Launch, Param, Plan
+from commsched.planner.frames.zero import gathered
+from commsched.program.expert_groups import COMBINE, DISPATCH
 from commsched.program.registry import STRATEGIES
+from commsched.program.units import GATHER, REGATHER
 
 DENSE = "sync"  # the strategy of a codec's lesson
 NOT_MEASURED = "not measured"
+MOVES = (GATHER, REGATHER, DISPATCH, COMBINE)  # purposes of launches that sum nothing
 Word = Annotated[str, msgspec.Meta(min_length=1)]
 
 
@@ -67,8 +71,18 @@ def decisive(strategy: str, settings: dict[str, Param]) -> dict[str, Param]:
 
 def lossy_codecs(plan: Plan) -> tuple[str, ...]:
     """List the codecs and methods of a plan that lose something."""
-    methods = [find_method(launch.method) for launch in plan.launches]
-    return tuple(sorted({method.coding for method in methods if not method.lossless}))
+    some = [launch.method for launch in plan.launches if loses(plan, launch)]
+    return tuple(sorted({find_method(name).coding for name in some}))
+
+
+def loses(plan: Plan, launch: Launch) -> bool:
+    """Tell whether a launch loses something of its values; none are lost that move in their type.
+
+    A sum in a type of two bytes is rounded.
+    """
+    method = find_method(launch.method)
+    moved = launch.purpose in MOVES and method.coding == gathered(plan.net, "auto")
+    return not (method.lossless or moved)
 
 
 def cost(plan: Plan) -> LearningCost:
