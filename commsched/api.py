@@ -66,7 +66,7 @@ from commsched.timeline.report import (
     rivals_table,
 )
 from commsched.timeline.spread import are_rivals, rivals
-from commsched.units import nbytes, seconds
+from commsched.units import count, nbytes, seconds
 
 RANKS = 64  # whose spans a predicted timeline has by default
 PLURALS = {
@@ -129,9 +129,9 @@ class Machine(Shown):
     ) -> None:
         words = [f"{key}={value}" for key, value in changes.items()]
         found = changed(machine_file.load(str(name)), words)
-        for key, count in (("nodes", nodes), ("lanes", lanes)):
-            if count is not None and not isinstance(count, Integral):
-                raise CommschedError(f"{key} is a whole number from 1 on, got {count!r}")
+        for key, number in (("nodes", nodes), ("lanes", lanes)):
+            if number is not None and not isinstance(number, Integral):
+                raise CommschedError(f"{key} is a whole number from 1 on, got {number!r}")
         if nodes is not None or lanes is not None:
             found = machine_model.resized(found, nodes, lanes)
         self.model: machine_model.Machine = found
@@ -215,7 +215,7 @@ class Plan(Shown):
         told = f", iteration {seconds(plan.iteration)}" if plan.iteration else ""
         return (
             f"<Plan {plan.hash[:12]}: {plan.net.name} on {plan.machine.name}, {plan.strategy},"
-            f" {len(plan.launches)} launches{told}>"
+            f" {count(len(plan.launches), 'launch')}{told}>"
         )
 
 

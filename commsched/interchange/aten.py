@@ -22,7 +22,7 @@ VIEWS = frozenset(
 
 
 def flops(name: str, inputs: Sequence[Shape], output: Shape = (), stated: Any = ()) -> float:
-    """Return 2 for each multiplication and addition; 0 for operators without matrix products.
+    """Return 2 for each multiply-add; 0 for operators without matrix products.
 
     Only a convolution needs `output`, the shape of its result. `stated` holds the values of inputs
     that are not tensors, each at the input's position.
