@@ -23,13 +23,12 @@ from commsched.kernels.modules import beside, module_of
 from commsched.machine.device import SAMPLED, SPARSE
 from commsched.machine.model import CodecRate, Device
 from commsched.net.bucket import BucketSpec
-from commsched.run.engine.probe import Arena, cpu_seconds_of_two, median_seconds
+from commsched.run.engine.probe import PAUSE, Arena, median_cpu_seconds, median_seconds
 from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.simulate.clocks import RESTED
 
 Rates = TypeVar("Rates", Device, CodecRate)
-# Returns the s of some work after a long sleep, and right after another one.
-Clock = Callable[[Callable[[], None]], tuple[float, float]]
+Clock = Callable[[Callable[[], None]], float]  # returns the s of some work
 
 LARGE, SMALL = 2**20, 2**13  # elements: a message of a large bucket, and of a small one
 SIDE, RANK = 512, 2  # shape of PowerSGD's product: a bucket as a matrix, times two columns
@@ -39,7 +38,6 @@ SLOW, SHORTER = 100.0, 4
 LOW = 0.01  # times the seconds per byte to encode at SAMPLED, at least
 WINDOWS = 4  # packets that a codec decodes in turn, and large runs that a list is made from
 TOGETHER = 3  # packets that are combined with another one
-AGAIN = 1  # of the seconds of a clock, those right after another call
 CALL = 1e-6  # s, the least time of a call; not 0, because the fit multiplies it
 LEAST = 1  # repeats in a pass, at least; the median of PASSES ignores a disturbed one
 PASSES = 3  # over all codecs, apart in time: others may slow a machine for a second
@@ -90,21 +88,23 @@ def device(
         arena.end()
 
     narrow = module.ones((SIDE, RANK), np.float32)
-    clock = _clock(comm, arena.place, budget, ranks_per_core)
-    bandwidth = 2 * 4 * size / clock(copy)[AGAIN]
-    flops = 2 * size * RANK / clock(multiply)[AGAIN]
+    about = comm, arena.place, budget, ranks_per_core
+    clock = _clock(*about)
+    rested = _clock(*about, True) if arena.place is ON_HOST else clock
+    bandwidth = 2 * 4 * size / clock(copy)
+    flops = 2 * size * RANK / clock(multiply)
     lists = [_nonzeros(comm.rank + turn * comm.size, arena) for turn in range(2)]
-    dealing = clock(lambda: _deal(lists[0], comm.size, arena))[AGAIN] / len(lists[0].index)
-    merging = clock(lambda: _merge(lists, arena))[AGAIN] / sum(len(each.index) for each in lists)
+    dealing = clock(lambda: _deal(lists[0], comm.size, arena)) / len(lists[0].index)
+    merging = clock(lambda: _merge(lists, arena)) / sum(len(each.index) for each in lists)
     lost = Arena(arena.values.nbytes, arena.place)
     name, memory = arena.place.device.about()
-    codecs = {codec.name: _rate(comm, arena, lost, codec, clock) for codec in measured()}
+    codecs = {codec.name: _rate(comm, arena, lost, codec, clock, rested) for codec in measured()}
     call = max(codecs["dense"].fixed, CALL)
     return Device(
         name=name,
         memory=memory / comm.size,
         bandwidth=bandwidth,
-        gather=clock(gather)[AGAIN] / (4 * size),
+        gather=clock(gather) / (4 * size),
         scale=2 / bandwidth,
         fixed_scale=call,
         fixed_gather=call,
@@ -134,22 +134,26 @@ def _merge(lists: list[Listed], arena: Arena) -> None:
 
 
 def _clock(
-    comm: MPI.Intracomm, place: Placement, budget: Callable[[], float], ranks_per_core: float
+    comm: MPI.Intracomm,
+    place: Placement,
+    budget: Callable[[], float],
+    ranks_per_core: float,
+    rested: bool = False,
 ) -> Clock:
     """Return a clock that repeats work for `budget` s and measures it while all ranks work.
 
     On a processor, the clock is the processor time of all ranks that share a core, because in short
-    work it is chance who waits for a core.
+    work it is chance who waits for a core: of work right after other work, or if `rested` after a
+    long sleep. On a device it is the time from a short sleep.
     """
+    if place is not ON_HOST:
+        return lambda work: median_seconds(comm, budget(), work, LEAST)
+    pause, before = (RESTED, 0) if rested else (PAUSE, 1)
 
-    def on_device(work: Callable[[], None]) -> tuple[float, float]:
-        return (median_seconds(comm, budget(), work, LEAST),) * 2
+    def clock(work: Callable[[], None]) -> float:
+        return ranks_per_core * median_cpu_seconds(comm, budget(), work, LEAST, pause, before)
 
-    def on_cores(work: Callable[[], None]) -> tuple[float, float]:
-        first, again = cpu_seconds_of_two(comm, budget(), work, RESTED, LEAST)
-        return ranks_per_core * first, ranks_per_core * again
-
-    return on_cores if place is ON_HOST else on_device
+    return clock
 
 
 def large(place: Placement) -> int:
@@ -157,40 +161,40 @@ def large(place: Placement) -> int:
     return LARGE if place is ON_HOST else LARGE_THERE
 
 
-def _rate(comm: MPI.Intracomm, arena: Arena, lost: Arena, codec: Codec, clock: Clock) -> CodecRate:
+def _rate(
+    comm: MPI.Intracomm, arena: Arena, lost: Arena, codec: Codec, clock: Clock, rested: Clock
+) -> CodecRate:
     """Fit a codec's seconds by a line through two sizes.
 
     Values come from memory; packets come from the cache if it holds WINDOWS of them, as right after
     a message.
     """
-    times = partial(_times, comm, arena, lost, codec, clock)
+    times = partial(_times, comm, arena, lost, codec, clock, rested)
     short = times(SMALL)
     most = large(arena.place)
     if codec.encode_traffic > SLOW:
         most = max(most // SHORTER, 2 * SMALL)
     long = times(most)
-    slopes = np.maximum(long[0] - short[0], 0.0) / (long[1] - short[1])  # (2, 4)
-    fixed = np.maximum(short[0] - slopes * short[1], 0.0)
-    encode, again = slopes[:, 0].max(), slopes[AGAIN]  # no call is shorter after a sleep
-    call = fixed[:, 0].max()
-    zero_copy = codec.encode_traffic == 0.0
-    sparse = full = np.ones(4)  # times the slopes
+    slopes = np.maximum(long[0] - short[0], 0.0) / (long[1] - short[1])
+    calls = np.maximum(short[0] - slopes * short[1], 0.0).tolist()
+    sparse = full = np.ones(5)  # times the slopes
     if _omits_zeros(codec, most):
-        grown = np.maximum(long[0][AGAIN] - short[0][AGAIN], CALL)
+        grown = np.maximum(long[0] - short[0], CALL)
         sparse, full = (
-            np.maximum((times(most, share)[0][AGAIN] - short[0][AGAIN]) / grown, LOW)
-            for share in (SPARSE, 1.0)
+            np.maximum((times(most, share)[0] - short[0]) / grown, LOW) for share in (SPARSE, 1.0)
         )
-    kept = max(again[3] - again[0], LOW * again[0], CALL / (4 * most))  # not 0: not measured
+    kept = max(slopes[3] - slopes[0], LOW * slopes[0], CALL / (4 * most))  # not 0: not measured
+    slept, call = max(slopes[0], slopes[4]), max(calls[0], calls[4])  # no call is shorter
+    zero_copy = codec.encode_traffic == 0.0
     return CodecRate(
-        encode=0.0 if zero_copy else float(encode),
-        encode_again=float(again[0] / encode) if encode else 1.0,
-        add=float(again[1]),
-        decode=0.0 if zero_copy else float(again[2]),
-        fixed=float(call),
-        fixed_again=float(fixed[AGAIN, 0] / call) if call else 1.0,
-        fixed_add=float(fixed[AGAIN, 1]),
-        fixed_decode=float(fixed[AGAIN, 2]),
+        encode=0.0 if zero_copy else float(slept),
+        encode_again=float(slopes[0] / slept) if slept else 1.0,
+        add=float(slopes[1]),
+        decode=0.0 if zero_copy else float(slopes[2]),
+        fixed=call,
+        fixed_again=calls[0] / call if call else 1.0,
+        fixed_add=calls[1],
+        fixed_decode=calls[2],
         encode_sparse=float(sparse[0]),
         encode_dense=float(full[0]),
         decode_sparse=float(sparse[2]),
@@ -207,12 +211,13 @@ def _times(
     lost: Arena,
     codec: Codec,
     clock: Clock,
+    rested: Clock,
     numel: int,
     density: float = SAMPLED,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return seconds and bytes of encode, add, decode, encode with feedback of a run.
+    """Return seconds and bytes of a run: (5,) each.
 
-    Seconds after a sleep and again, (2, 4), and bytes, (4,).
+    Of encode, add, decode, encode with feedback, and encode after a sleep.
     """
     values = _drawn(comm.rank, numel, density if _omits_zeros(codec, numel) else 1.0)
     arena.fill(values)
@@ -244,17 +249,18 @@ def _times(
         codec.combine(list(islice(packets, 1 + TOGETHER)), arena.window(numel))
         arena.end()
 
-    kept = 0.0, 0.0
+    kept = 0.0
     if codec.feedback:
         lost.values.fill(0.0)
         kept = clock(keep)
         arena.fill(values)  # feedback has changed them
-    coded, decoded = np.array(clock(encode)), np.array(clock(decode))
+    seconds = [clock(encode), 0.0, clock(decode), kept, 0.0]
+    seconds[4] = seconds[0] if rested is clock else rested(encode)
     # Some codecs add packets before they decode them.
     apart = type(codec).combine is Codec.combine
-    added = clock(add) if apart else np.maximum(clock(combine) - decoded, 0.0) / TOGETHER
-    nbytes = values.nbytes, packet.nbytes, values.nbytes, values.nbytes
-    return np.array([coded, added, decoded, kept]).T, np.array(nbytes, np.float64)
+    seconds[1] = clock(add) if apart else max(clock(combine) - seconds[2], 0.0) / TOGETHER
+    raw, wire = values.nbytes, packet.nbytes
+    return np.array(seconds), np.array([raw, wire, raw, raw, raw], np.float64)
 
 
 @lru_cache(maxsize=8)

@@ -118,7 +118,7 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
     room = max(ARENA, coding.WINDOWS * 4 * coding.large(place))
     arena = Arena(max(room, links.SIZES[-1] * comm.size), place)
     coded = arena.part(room)  # does not grow with the ranks
-    share = seconds * CODING / (6 * len(coding.measured()) + 2) / coding.PASSES
+    share = seconds * CODING / (7 * len(coding.measured()) + 2) / coding.PASSES
     passes: list[Device] = []
     cores = cores_of_host(comm)
     ranks_per_core = max(1.0, max(map(len, group.members)) / cores)

@@ -58,34 +58,29 @@ def median_seconds(
 
 
 def median_cpu_seconds(
-    comm: MPI.Intracomm, seconds: float, work: Callable[[], None], least: int = 3
+    comm: MPI.Intracomm,
+    seconds: float,
+    work: Callable[[], None],
+    least: int = 3,
+    pause: float = PAUSE,
+    before: int = 1,
 ) -> float:
-    """Return the median s of processor time of one `work` right after another one."""
-    return cpu_seconds_of_two(comm, seconds, work, PAUSE, least)[1]
+    """Return the median s of processor time of one `work` in its thread, as a mean over the ranks.
 
-
-def cpu_seconds_of_two(
-    comm: MPI.Intracomm, seconds: float, work: Callable[[], None], pause: float, least: int = 3
-) -> tuple[float, float]:
-    """Return median s of processor time of a `work` after `pause` s of sleep, and of the next one.
-
-    Both are means over the ranks. On shared cores processor time varies much less than elapsed
-    time, because it does not include waiting for a core.
+    On shared cores processor time varies much less than elapsed time, because it does not include
+    waiting for a core. The `work` follows a sleep of `pause` s and `before` others: in an exchange
+    they are consecutive.
     """
 
-    def twice() -> tuple[float, float]:
-        times = [time.thread_time()]
-        for _ in range(2):
+    def last() -> float:
+        for _ in range(before):
             work()
-            times.append(time.thread_time())
-        return times[1] - times[0], times[2] - times[1]
+        start = time.thread_time()
+        work()
+        return time.thread_time() - start
 
-    _, taken = _repeated(comm, seconds, twice, least, pause)
-    first, second = np.median(taken, axis=0).tolist()
-    return (
-        float(np.mean(agree.gather_numbers(first, comm))),
-        float(np.mean(agree.gather_numbers(second, comm))),
-    )
+    _, taken = _repeated(comm, seconds, last, least, pause)
+    return float(np.mean(agree.gather_numbers(float(np.median(taken)), comm)))
 
 
 def _repeated(
