@@ -1,1 +1,1 @@
-"""The command line: finds the command, runs it, and turns errors into one line and a status."""
+"""The command line: find a command, run it, report an error in one line and by an exit status."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path("convergence")
 CALIBRATION = 20.0  # s
-# Of --quick, those that a table has.
+# The cases of --quick; a table trains those that it has.
 QUICK_CASES = ("dense", "fft:0.15", "topk:0.03125", "daso")
 MACHINE, LANES = "machine.json", 2  # of a host
 
@@ -191,7 +191,7 @@ def _lines(found: "ConvergenceTable") -> Iterator[str]:
 
 
 def _tuned(found: "ConvergenceTable") -> Iterator[str]:
-    """Print how the validation's loss depends on the rate, for cases whose rate was tuned."""
+    """Print the validation loss for each rate, of the cases whose rate was tuned."""
     from commsched.lab.convergence.tuning import best
 
     rows = [
@@ -210,7 +210,7 @@ def _loss(tried: "Tried") -> str:
 
 
 def _cosines(found: "ConvergenceTable") -> Iterator[str]:
-    """Print how far local gradients point where the whole loss's gradient does."""
+    """Print the cosine between each layer's local gradient and the whole loss's gradient."""
     rows = [
         (case.name, each.layer, f"{each.curve[0]:.2f}", f"{each.curve[-1]:.2f}")
         for case in found.cases
@@ -222,7 +222,7 @@ def _cosines(found: "ConvergenceTable") -> Iterator[str]:
 
 
 def _sources(every: "Sequence[StepTimes]") -> Iterator[str]:
-    """Give the source of each ratio of compute to exchanges."""
+    """Yield the source of each ratio of compute to exchanges."""
     from commsched.lab.convergence.cases import RATIOS
 
     for name, value in {times.ratio: times.value for times in every}.items():

@@ -66,7 +66,7 @@ def _cells(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[s
 
 
 def _asked(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the bar of a codec; the partition's is a share of the selection's time."""
+    """Return the bar that a codec must meet: for `PARTITION` a share of the selection's time."""
     from commsched.lab.bench.codecs import PARTITION
     from commsched.lab.bench.gpu import SELECTION
 

@@ -16,7 +16,7 @@ BUFFERS = (*ON_DEVICES, Option("-o --output", "FILE", "JSON file to write", Path
 
 
 def quick(what: str) -> Flag:
-    """Return the flag of a benchmark that can do less."""
+    """Return the flag --quick, whose help names the smaller benchmark `what`."""
     return Flag("--quick", what)
 
 

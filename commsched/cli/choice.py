@@ -8,7 +8,7 @@ from commsched.planner.auto.rows import SHARE, Row
 from commsched.text_table import table
 from commsched.units import count, nbytes, seconds
 
-AUTO = "auto"  # the strategy that stands for all
+AUTO = "auto"  # --strategy auto compares all strategies
 HEADER = (
     "strategy",
     "time",

@@ -17,18 +17,18 @@ from commsched.machine import file
 from commsched.train.registry import NETS
 
 FOLDERS = ("DIR", "FOLDER")
-LARGE = "p3.16xlarge"  # of two levels, so that methods for flat and for nested groups suit it
+LARGE = "p3.16xlarge"  # has two levels, so methods for flat and for nested groups run on it
 
 
 class Words(NamedTuple):
-    """What may stand at a place of a command line."""
+    """The words that a shell offers at a place of a command line."""
 
     names: tuple[str, ...] = ()
     files: bool = False
 
 
 def places() -> dict[str, Words]:
-    """Return the words of each place: of COMMAND PLACE, a place, or a metavariable, in this order.
+    """Return the words by "COMMAND PLACE", PLACE, or metavariable; the first that matches wins.
 
     A place is the longest name of an option, or the name of a positional argument.
     """

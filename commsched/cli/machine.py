@@ -1,4 +1,4 @@
-"""The machine of a command: --machine, --set, --nodes, --lanes and --ranks."""
+"""The options that describe a command's machine: --machine, --set, --nodes, --lanes, --ranks."""
 
 import argparse
 from typing import TYPE_CHECKING

@@ -20,9 +20,9 @@ from commsched.terminal import OutputLostError, printable_streams
 EXTRAS = {"mpi4py": "mpi", "cupy": "cuda"}  # optional package -> the extra that installs it
 
 OUTPUTS = {"output": "-o", "log": "--log", "figure": "--figure"}  # where results go
-NO_INPUT = ("line", *OUTPUTS)  # the words as they were typed, and results
+NO_INPUT = ("line", *OUTPUTS)  # no inputs: the typed words, and the outputs
 
-GROUPS = {  # of the list of commands; others follow under More
+GROUPS = {  # title in the list of commands -> its commands; the others follow under More
     "Start": ("demo", "doctor", "list", "explain", "models", "completion"),
     "Plan": ("plan", "price", "machine", "calibrate", "import", "profile", "capture"),
     "Run": ("run", "train", "elastic", "testbed"),
@@ -65,7 +65,7 @@ def _main(argv: Sequence[str] | None) -> int:
     except KeyboardInterrupt as interrupt:
         from commsched.run.job.launcher import environment_rank
 
-        if interrupt.args or environment_rank() is None:  # ranks say it themselves
+        if interrupt.args or environment_rank() is None:  # a rank reports its interrupt itself
             print(f"commsched: {str(interrupt) or said}", file=sys.stderr)
         return 130
     except Exception as error:
@@ -80,7 +80,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _used_plug_ins(arguments: Sequence[str]) -> list[str]:
-    """Use the files of `--plugin FILE`, wherever it stands; return the other words."""
+    """Import each file of `--plugin FILE` anywhere in the words; return the other words."""
     words, rest = list(arguments), list[str]()
     while words and words[0] != "--":
         word = words.pop(0)
@@ -98,7 +98,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser that reports a wrong command line in one sentence, like other errors."""
 
     def _get_value(self, action: argparse.Action, text: str) -> object:
-        """Read a value; a `CommschedError` says more than argparse, which would replace it."""
+        """Read a value; pass on a `CommschedError`, whose text argparse would replace."""
         try:
             return super()._get_value(action, text)
         except argparse.ArgumentError as error:
@@ -170,7 +170,7 @@ def whole_parser() -> argparse.ArgumentParser:
 
 
 def _report(error: CommschedError) -> int:
-    """Print an error: once if all ranks have it alike, else with the rank, whose job it ends."""
+    """Print an error: once if all ranks raise it, else with the rank, and then end the job."""
     from commsched.run.job.launcher import environment_rank
 
     if _one_of_many() and not isinstance(error, Agreed):
@@ -188,7 +188,7 @@ def _one_of_many() -> bool:
 
 
 def _first(command: str) -> bool:
-    """Tell whether this rank does the work of a command that needs one process; it says so."""
+    """Tell whether this rank does the work of a command that needs one process, with a message."""
     from commsched.run.job.launcher import environment_rank, expected_size
 
     if environment_rank():
@@ -207,9 +207,8 @@ def _fail(error: Exception) -> None:
 
 
 def check_output(parsed: argparse.Namespace, in_place: Collection[str] = ()) -> None:
-    """Refuse an output that is a file among the inputs, or another output, under whatever name.
+    """Refuse an output that is the same file as an input or another output, under any name.
 
-    No command writes a result over a file that it reads, or over another result.
     in_place: names of options whose file the command may change.
     """
     before: dict[str, str | Path] = {}
@@ -227,7 +226,7 @@ def check_output(parsed: argparse.Namespace, in_place: Collection[str] = ()) -> 
 
 
 def _same(one: str | Path, other: str | Path) -> bool:
-    """Tell whether two paths are of the same file, which may not exist yet."""
+    """Tell whether two paths lead to the same file, which may not exist yet."""
     if os.path.isfile(one) and os.path.isfile(other):
         return os.path.samefile(one, other)
     return os.path.realpath(one) == os.path.realpath(other)

@@ -1,4 +1,4 @@
-"""Commands and their options as tables, from which argparse makes the parsers."""
+"""Tables of commands and options, and the argparse parsers made of them."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from commsched.quantity import NUMBER, Quantity
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Run = TypeVar("Run", bound=Callable[[argparse.Namespace], int | None])
-COMMANDS: dict[str, Callable[[Commands], object]] = {}  # name -> what declares it, once imported
+COMMANDS: dict[str, Callable[[Commands], object]] = {}  # name -> function that declares it
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Option:
     metavar: str | None
     help: str
     type: Callable[[str], object] = str
-    default: object = None  # as it is used inside; the help ends with it, if it is not empty
+    default: object = None  # in the units used inside; the help shows it unless it is empty
     required: bool = False
     nargs: str | None = None
     choices: Sequence[str] | None = None
@@ -84,7 +84,7 @@ class ListOption:
 
 @dataclass(frozen=True, slots=True)
 class OptionGroup:
-    """Options under a title of their own; without a title, at most one of them may be given."""
+    """Options with a common title; without a title, a command line may have one of them."""
 
     options: Sequence[Flag | Option | ListOption]
     title: str = ""
@@ -115,7 +115,7 @@ def _reader(names: str, type: Callable[[str], object]) -> Callable[[str], object
 
 
 def _whole_number(name: str) -> Callable[[str], int]:
-    """Return what reads a whole number for the option `name`."""
+    """Return a function that reads a whole number for the option `name`."""
 
     def read(text: str) -> int:
         try:
@@ -127,7 +127,7 @@ def _whole_number(name: str) -> Callable[[str], int]:
 
 
 def _with_unit(help: str, type: Callable[[str], object]) -> str:
-    """Say in an option's help what a number without a unit means."""
+    """Return an option's help, which says what a number without a unit means."""
     if not isinstance(type, Quantity) or type.kind is NUMBER:
         return help
     unit = type.unit.replace("%", "%%")
@@ -142,12 +142,12 @@ def _shown(default: object, type: Callable[[str], object]) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-# Files of other programs, which JSON would replace.
+# Suffixes of other formats, which a path for JSON must not have.
 OTHERS = (".html", ".png", ".svg", ".pdf", ".csv", ".parquet", ".md", ".py", ".npz", ".toml", ".et")
 
 
 def json_path(text: str) -> Path:
-    """Read the path of a file that will hold JSON; one that is named for pictures is refused."""
+    """Read the path of a JSON file to write; refuse a suffix of another format."""
     path = Path(text)
     if path.suffix.lower() in OTHERS:
         near = path.with_suffix(".json")
@@ -156,12 +156,12 @@ def json_path(text: str) -> Path:
 
 
 def json_file(text: str) -> Path:
-    """Read the path of a file that will hold JSON; refused now if it cannot be written later."""
+    """Read the path of a JSON file to write; refuse a file that cannot be written."""
     return output_file(str(json_path(text)))
 
 
 def output_file(text: str) -> Path:
-    """Read the path of a file to write; one that cannot be written is refused before any work."""
+    """Read the path of a file to write; refuse a file that cannot be written before any work."""
     path = Path(text)
     check_writable(path)
     return path
@@ -192,7 +192,7 @@ def add_options(parser: argparse._ActionsContainer, table: Table) -> None:
 def command(
     help: str, table: Table = (), epilog: str = "", ranks: bool = False
 ) -> Callable[[Run], Run]:
-    """Declare a function as the command of its name; see `add_command`."""
+    """Return a decorator that makes a function the command of its name; see `add_command`."""
 
     def declared(run: Run) -> Run:
         name = run.__name__.rstrip("_")
@@ -222,7 +222,7 @@ def add_command(
 
 
 def add_actions(commands: Commands, name: str, help: str, epilog: str) -> Commands:
-    """Declare a command that has actions; `add_command` declares each of those."""
+    """Declare a command that has actions; `add_command` declares each action."""
     parser = _parser(commands, name, help, epilog)
     return parser.add_subparsers(required=True, metavar="ACTION", title="actions")
 

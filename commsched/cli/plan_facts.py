@@ -1,4 +1,4 @@
-"""What the commands tell of a plan: in one line, in several, and as JSON data."""
+"""Descriptions of a plan for the commands: in one line, in several, and as JSON data."""
 
 from typing import Any
 

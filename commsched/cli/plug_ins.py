@@ -1,4 +1,4 @@
-"""What can be named in a plan, by kind, and what its own text says of it."""
+"""The plug-ins that a plan can name, by kind, and their docstrings."""
 
 import inspect
 import sys
@@ -25,7 +25,7 @@ FILES = ("nets", "machines")
 
 
 def text_of(kind: str, name: str) -> str:
-    """Return the text of a plug-in: of its file, and of its function or class."""
+    """Return the docstrings of a plug-in: of its file, and of its function or class."""
     item = KINDS[kind][name]
     made = item.algorithm if isinstance(item, Library) else item
     code = made if inspect.isroutine(made) or inspect.isclass(made) else type(made)
@@ -34,7 +34,7 @@ def text_of(kind: str, name: str) -> str:
 
 
 def listed(kind: str) -> dict[str, str]:
-    """Return the names of a kind with a line each; of files only the names."""
+    """Return name -> one-line description of a kind; nets and machines have only names."""
     if kind in FILES:
         return dict.fromkeys(shipped.names(kind), "")
     return {name: line_of(kind, name) for name in KINDS[kind]}

@@ -4,14 +4,14 @@ import argparse
 from collections.abc import Collection
 
 TIMEOUT = 60.0  # s, of a command without --timeout
-# functions, words, files whose contents are compared
+# Not compared as words: functions, the typed line, and files, whose contents are compared.
 APART = ("run", "whole_parser", "line", "plan", "script")
 
 
 def begin(args: argparse.Namespace, own: Collection[str] = ()) -> None:
     """Load MPI before NumPy, and refuse ranks that were started with different options.
 
-    own: options that each rank may have its own value of.
+    own: options whose value may differ between ranks.
     """
     from commsched.run.job.meeting import meet
 

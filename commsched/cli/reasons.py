@@ -55,7 +55,7 @@ def _row(plan: Plan, launch: Launch) -> tuple[str, ...]:
 
 
 def _algorithm(plan: Plan, launch: Launch) -> str:
-    """Return in brackets what the machine's library takes for a launch of `native`."""
+    """Return in brackets the algorithm that the machine's library uses for `native`."""
     name = native.algorithm(plan, launch)
     return f" ({name})" if name else ""
 
@@ -92,7 +92,7 @@ def notes(plan: Plan) -> list[str]:
 
 
 def _place(plan: Plan) -> str:
-    """Tell which threads code buckets, and what the best other choice would cost."""
+    """Tell which threads code buckets, and how much longer the best alternative takes."""
     found = elsewhere(plan)
     if found is None:
         return ""

@@ -1,4 +1,4 @@
-"""End a command together with the processes that it has started; finish what it has done."""
+"""End a command and its processes on a signal or a time limit, and save what it has found."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -10,8 +10,8 @@ from typing import NoReturn, TypeVar
 from commsched.errors import TooLittleTime
 from commsched.interrupts import AGAIN, dropped_interrupts, on_interrupt
 
-FIRST_CALL, LAST_CALL = 1.05, 1.1  # of a time limit that a search has not kept
-MOST = 1.15  # of a time limit: what the result can do without has ended
+FIRST_CALL, LAST_CALL = 1.05, 1.1  # share of an exceeded time limit at which interrupts come
+MOST = 1.15  # share of a time limit after which optional parts of a result are left out
 
 
 def end_well() -> None:
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Spare:
-    """Parts of a result that it can do without, and which of them a time limit has left out."""
+    """Makes the optional parts of a result while a time limit allows, and lists the others."""
 
     def __init__(self, limit: float | None) -> None:
         self.limit = limit  # s of processor time from now on; None or 0: all parts are made
@@ -56,11 +56,11 @@ class Spare:
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[Callable[[], bool]]:
-    """Interrupt the block like Ctrl-C soon after a limit of processor time, and again soon after.
+    """Interrupt the block, like Ctrl-C, twice: at 1.05 and 1.1 times `seconds`.
 
-    What looks at the clock itself has ended before. Processor time: on a busy machine nothing is
-    lost that would have been in time. 0: what is made first is taken, however long it takes.
-    Yields a function that tells whether it has interrupted.
+    A search that looks at the clock ends before. Seconds are processor time, so that a busy machine
+    loses no result. None or 0: never interrupt.
+    Yields a function that tells whether the block was interrupted.
     """
     if not seconds or current_thread() is not main_thread():
         yield lambda: False
@@ -94,9 +94,9 @@ def time_limit(seconds: float | None) -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def one_interrupt() -> Iterator[Callable[[], None]]:
-    """Let only the first Ctrl-C interrupt the block; yield a function after which none does.
+    """Let only the first Ctrl-C interrupt the block; yield a function that ignores all later ones.
 
-    What follows an interrupt has to end soon: it brings what was found into safety.
+    The code after the first interrupt saves what was found, so it must end soon.
     """
     left = 1
 

@@ -1,7 +1,7 @@
-"""What a command will take: refused before it begins if that is more than a machine or a day has.
+"""Estimates of a command's time and memory; a command that needs too much is refused.
 
 Rates were measured by `bench simulator` and `bench codecs` on two cores of an Intel Xeon, 2026-11:
-they are right within a factor of about three, which is enough for the question.
+they are right within a factor of about three, which is enough to refuse a command.
 """
 
 import argparse
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from commsched.train.layers.layer import TrainableNet
 
 MOST_SECONDS, MOST_BYTES = 3600.0, 16e9
-COUNTABLE = 10**18  # a larger number is as good as this one, and no float
+COUNTABLE = 10**18  # larger counts are cut to this one: a huge integer fits in no float
 FORCE_SIZE = Flag("--force-size", "begin even what is estimated to take more than 1 h or 16 GB")
 
 PLACED, PLACED_RANK = 150e-6, 0.12e-6  # s to place an operation, and for each of its ranks
-KEPT = 32.0  # B of a rank and an operation or turn that is placed at once
+KEPT = 32.0  # B for each rank of an operation, or pipeline turn, that is placed at once
 WRITTEN, WRITTEN_BYTES = 10e-6, 400.0  # s and B of memory of a span that is written
-PLAYED = 45e-9  # s of a message of a schedule that no formula prices
-PRICED, PRICED_BYTES = 0.2e-6, 2000.0  # s of a method and rank, B of a rank
-SEARCHED, SEARCHED_BYTES = 10e-6, 220.0  # s and B of a rank and tensor
-RATES = 20  # at which a break-even prices
+PLAYED = 45e-9  # s for each message of a schedule that has no formula
+PRICED, PRICED_BYTES = 0.2e-6, 2000.0  # s for each rank of a method; B for each rank
+SEARCHED, SEARCHED_BYTES = 10e-6, 220.0  # s and B for each rank and tensor
+RATES = 20  # number of rates for which a break-even plans
 COUNTED = 2**14  # ranks of the largest machine on which messages are counted
-QUICK = 1e7  # messages that are not worth counting
+QUICK = 1e7  # fewer messages are not worth counting
 NUMEL = 2**24  # elements of a bucket whose messages are counted
-CODED, CODED_BYTES = 120e-9, 24.0  # s of a repeat and B of memory of an element that is coded
+CODED, CODED_BYTES = 120e-9, 24.0  # per element: s of a repeat, B of memory
 
 
 class Size(NamedTuple):
-    """What work takes: s on one core, B of memory."""
+    """The estimated size of a piece of work: s on one core, B of memory."""
 
     seconds: float
     nbytes: float
@@ -62,12 +62,12 @@ def simulation(plan: "Plan", steps: int, written: int) -> Size:
 
 
 def run(plan: "Plan", steps: int) -> Size:
-    """Estimate a run, at least its computing: its spans leave the memory while it runs."""
+    """Estimate a run: at least its compute; no memory, since spans are written while it runs."""
     return Size(min(steps, COUNTABLE) * max(plan.iteration, _computing(plan)), 0.0)
 
 
 def training(plan: "Plan", steps: int) -> Size:
-    """Estimate a training: at least its computing; the plan's links may be slower than the real.
+    """Estimate a training by its compute alone, since real links may be faster than the plan's.
 
     The memory is that of a node's ranks.
     """
@@ -78,12 +78,12 @@ def training(plan: "Plan", steps: int) -> Size:
 
 
 def profile(net: "TrainableNet") -> Size:
-    """Estimate what a process needs to measure a net: float32 parameters and their gradients."""
+    """Estimate the memory to measure a net: its float32 parameters and their gradients."""
     return Size(0.0, 8.0 * sum(math.prod(start.shape) for start in net.tensors.values()))
 
 
 def pricing(machine: "Machine", methods: "Iterable[Method]", times: int = 1) -> Size:
-    """Estimate prices of methods: schedules without a formula are played message by message."""
+    """Estimate the pricing of methods; schedules without a formula are played by message."""
     asked, ranks = list(methods), machine.size
     played = 0.0
     if times * ranks**2 > QUICK:
@@ -106,7 +106,7 @@ def planning(request: "Request", times: int = 1) -> Size:
 
 
 def _messages(machine: "Machine", methods: "list[Method]") -> float:
-    """Count the messages that are played, or follow them from two smaller machines."""
+    """Count the messages to play, or extrapolate from the counts on two smaller machines."""
     halvings = max(0, (machine.size - 1).bit_length() - COUNTED.bit_length() + 1)
     most = float(sum(_played(method, _smaller(machine, halvings)) for method in methods))
     if halvings == 0 or not most:
@@ -118,7 +118,7 @@ def _messages(machine: "Machine", methods: "list[Method]") -> float:
 
 
 def _smaller(machine: "Machine", halvings: int) -> "Machine":
-    """Halve the number of nodes some times, then that of ranks of a node."""
+    """Halve a machine: first the number of nodes, then the number of ranks per node."""
     from commsched.machine.model import resized
 
     if halvings == 0:
@@ -132,7 +132,7 @@ def _smaller(machine: "Machine", halvings: int) -> "Machine":
 
 
 def _halved(count: int, times: int) -> int:
-    """Halve a number some times; it stays a power of two or none, which schedules ask for."""
+    """Halve a number; keep it a power of two or keep it none, which decides on schedules."""
     if count & (count - 1):
         return max(3, count >> times | 1) if times > 0 else count
     return max(1, count >> max(times, 0))

@@ -42,7 +42,7 @@ EXAMPLE = """example:
 
 
 class Benchmark(NamedTuple):
-    """What a benchmark does, a command line of it, and its options."""
+    """A benchmark: its function, an example of its command line, and its options."""
 
     run: Callable[[argparse.Namespace], int | None]
     example: str
@@ -53,7 +53,7 @@ BENCHES: dict[str, Benchmark] = {}
 
 
 def _benchmark(example: str, options: Table) -> Callable[[Run], Run]:
-    """Declare a function as the benchmark of its name."""
+    """Return a decorator that registers a function under its name as a benchmark."""
 
     def declared(run: Run) -> Run:
         BENCHES[run.__name__.replace("_", "-")] = Benchmark(run, example, options)
@@ -72,7 +72,7 @@ def add(commands: Commands) -> None:
         line = line[:1].lower() + line[1:]
         epilog = f"example:\n  {example}\n"
         own = add_command(names, name, bench, line, taken, epilog, ranks=TIMEOUT in taken)
-        for action in own._actions:  # what was said before the name stays
+        for action in own._actions:  # an option before the benchmark's name keeps its value
             p.set_defaults(**{action.dest: action.default} if action.dest != "help" else {})
             action.default = argparse.SUPPRESS
     add_options(p.add_argument_group("without a NAME, all benchmarks of a GPU"), flags.ALONE)
@@ -82,7 +82,7 @@ COMMANDS["bench"] = add
 
 
 def bench(args: argparse.Namespace) -> None:
-    """Run one benchmark and print its table; all measure one core, or a core per rank."""
+    """Run one benchmark and print its table; benchmarks use one core, or one core per rank."""
     from commsched.kernels.threads import one_thread
 
     one_thread()
@@ -108,7 +108,7 @@ def simulator(args: argparse.Namespace) -> None:
 
 @_benchmark("commsched bench simulators --astra-sim FILE --loggopsim FILE", flags.SIMULATORS)
 def simulators(args: argparse.Namespace) -> None:
-    """Compare ASTRA-sim and LogGOPSim on our exports with our own predictions."""
+    """Compare our predictions with those of ASTRA-sim and LogGOPSim for the plans we export."""
     from commsched.lab.bench.simulators import rows
 
     _print(rows(args.astra_sim, args.loggopsim), args)
@@ -200,7 +200,7 @@ def all_reduce(args: argparse.Namespace) -> None:
 
 @_benchmark("mpiexec -n 2 commsched bench runtime", flags.RUNTIME)
 def runtime(args: argparse.Namespace) -> None:
-    """Measure the runtime: latency, processor time per exchange, and what computing keeps."""
+    """Measure latency, processor time per exchange, and the compute speed during an exchange."""
     begin(args)
     from commsched.lab.bench.runtime import PARTS, rows
 
@@ -209,7 +209,7 @@ def runtime(args: argparse.Namespace) -> None:
 
 @_benchmark("mpiexec -n 2 commsched bench torch-overhead", flags.ON_RANKS)
 def torch_overhead(args: argparse.Namespace) -> None:
-    """Measure what a PyTorch script pays: hand-over, attach, a timeline, capture."""
+    """Measure the overheads of a PyTorch script: hand-over, attach, a timeline, capture."""
     begin(args)
     from commsched.lab.peers.overhead import rows
 

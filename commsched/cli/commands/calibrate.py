@@ -29,9 +29,9 @@ EXAMPLE = """example:
   commsched plan resnet50 --machine machine.json -o plan.json
   commsched calibrate --from measured.json --plan plan.json -o machine.json
 
-With --from nothing is measured, and one process is enough: the numbers of a machine, that of the
-first run's plan or of --machine, are fitted to what the exchanges and coding of these runs took. A
-third of the launches is held out of the fit.
+With --from nothing is measured, and one process is enough: the numbers of --machine, or of the
+machine in the first run's plan, are fitted to the exchange and coding times of these runs. A third
+of the launches is held out of the fit.
 """
 HELP = "measure links, all-reduce and codecs into a machine file, under mpiexec"
 DURATION = Option("--seconds", "TIME", "duration of the measurement", SECONDS, 20.0)

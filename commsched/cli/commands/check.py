@@ -20,9 +20,9 @@ EXAMPLE = """example:
   commsched check torus.py --ranks 8,1024 --machine summit
   commsched check topk:0.01 --no-run
 
-A collective: its schedule is proved for many groups of ranks, its sums and bytes are compared with
-NumPy's and with the prices. A codec: its values, sizes, additions and feedback. Where mpiexec is
-installed, 4 ranks run a small plan. Exits with status 1 if a law does not hold.
+For a collective, the schedule is proved for many groups of ranks, its sums are compared with
+NumPy's, its bytes with the predicted ones. For a codec: values, sizes, additions and feedback. If
+mpiexec is installed, 4 ranks run a small plan. Exits with status 1 if a law does not hold.
 """
 HELP = "prove a collective or codec of your own, price it, and run it on a few ranks"
 OPTIONS = (
@@ -75,14 +75,14 @@ def _findings(kind: str, name: str, machines: "list[Machine]", run: bool) -> "It
 
 
 def _named(text: str) -> list[tuple[str, str]]:
-    """Return kind and name of what a file registers, or of a name."""
+    """Return kind and name of each plug-in that a file registers, or of the plug-in named."""
     from commsched import plug_ins
     from commsched.lab.plug_in_laws.skeleton import KINDS
     from commsched.nearest_name import nearest
 
     if text.endswith(".py"):
         for registry in KINDS.values():
-            len(registry)  # fills it: what we ship is not the file's, which may import it
+            len(registry)  # registers all shipped plug-ins before the file registers its own
         plug_ins.use(text)
         plug_ins.load()
         plug_in = str(Path(text).resolve())

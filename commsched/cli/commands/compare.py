@@ -21,9 +21,9 @@ example:
   commsched compare plan-a.predicted.json plan-b.predicted.json
 
 The first and the last step of each file do not count. A difference above zero means that the
-prediction is too high. The files say which is predicted: their order does not matter. Exits with
-status 1 when the iteration time is wrong by more than --fail-above. Of two predicted timelines of
-different plans it says which plan is faster, if that can be told.
+prediction is too high. The files may be given in either order. Exits with status 1 if the
+predicted iteration time is wrong by more than --fail-above. For two predicted timelines of
+different plans, says which plan is faster if the prediction is certain enough.
 """
 
 
@@ -51,7 +51,7 @@ OPTIONS = (
 
 @command(HELP, OPTIONS, EXAMPLE)
 def compare(args: argparse.Namespace) -> None:
-    """Print the comparison; exit with 1 where the prediction is off by more than allowed."""
+    """Print the comparison; exit with 1 if the prediction's error exceeds --fail-above."""
     from commsched.interchange.kineto_timeline import read_pair
     from commsched.progress import working
     from commsched.timeline.compare import compare as compared

@@ -18,7 +18,7 @@ EXAMPLE = """example:
 """
 HELP = "print a script with which bash, zsh or fish completes commands, options, names, files"
 OPTIONS = (Option("shell", "SHELL", "bash, zsh or fish", choices=SHELLS),)
-# Each function offers names for the part of a word behind its last comma, and files for the whole.
+# Each function offers names for the part of a word after its last comma, files for the whole word.
 BASH = """{function}() {{
   compgen -P "${{1%"${{1##*,}}"}}" -W "{names}" -- "${{1##*,}}"
   {files}
@@ -59,7 +59,7 @@ def completion(args: argparse.Namespace) -> None:
         if is_folder(action):
             action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
         elif any(found) and action.choices is None:
-            kind = "File" if found.files else "names"  # shtab's bash escapes those of a File
+            kind = "File" if found.files else "names"  # in bash, shtab escapes a File's words
             function = functions.setdefault(found, f"_commsched_{kind}_{len(functions)}")
             action.complete = _complete(found, function)  # type: ignore[attr-defined]
     print(shtab.complete(parser, args.shell))
@@ -77,7 +77,7 @@ def _complete(words: "Words", function: str) -> dict[str, Any]:
 def _actions(
     parser: argparse.ArgumentParser, command: str
 ) -> Iterator[tuple[str, argparse.Action]]:
-    """Yield all actions that take a value, with the words of their command."""
+    """Yield each action that takes a value, after the name of its command."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, each in action.choices.items():

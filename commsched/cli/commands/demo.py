@@ -32,7 +32,7 @@ EXAMPLE = """example:
   commsched demo --net bert-base --ranks 2 --steps 20 -o out
 """
 # The net's bytes and times are scaled so that the run ends soon on two cores. Compute is stretched
-# so that it lasts about as long as the communication of a CPU: then there is something to hide.
+# to last about as long as communication between CPUs, so that it can hide much of it.
 NET, SCALE, STRETCH = "resnet50", 0.25, 6.0
 CALIBRATE = 8.0  # s
 RUN_LIMIT = 300.0  # s
@@ -53,7 +53,7 @@ OPTIONS = (
 
 @command(HELP, OPTIONS, EXAMPLE)
 def demo(args: argparse.Namespace) -> None:
-    """Run the whole loop, saying what happens."""
+    """Measure, plan, simulate, run, compare and plot, and print each stage."""
     end_well()
     folder: Path = args.output
     if args.ranks < 1 or args.steps < 3:

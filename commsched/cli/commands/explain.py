@@ -30,7 +30,7 @@ OPTIONS = (
 
 @command(HELP, OPTIONS, EXAMPLE)
 def explain(args: argparse.Namespace) -> None:
-    """Print what the plug-in's own text says, and what it may be combined with."""
+    """Print the docstring of a plug-in, and what the plug-in may be combined with."""
     from commsched.exchange import experts, sharded
     from commsched.exchange.registry import find_method
     from commsched.exchange.sparsified import Sparsified
@@ -64,7 +64,7 @@ def explain(args: argparse.Namespace) -> None:
 
 
 def _kinds(name: str) -> list[str]:
-    """Return the kinds of what has a name; an error says why there is none."""
+    """Return the kinds of plug-in that have a name; raise an error if none has."""
     from commsched.cli.plug_ins import KINDS
 
     if kinds := [kind for kind, registry in KINDS.items() if name in registry]:

@@ -15,7 +15,7 @@ EXAMPLE = """example:
 Ranks compute and code for as long as in the prediction, and send the messages of the plan's
 schedules; native is the algorithm that the machine's library takes. chakra: plan.RANK.et for
 ASTRA-sim; goal: plan.goal for LogGOPSim (txt2bin -i plan.goal -o plan.bin); csv: a row per task.
-Another simulator has its own network: its links must be given there.
+The files hold no links: describe the network in the other simulator's own configuration.
 """
 HELP = "write a plan's messages for other simulators (ASTRA-sim, LogGOPSim) or as a table"
 OPTIONS = (

@@ -13,8 +13,8 @@ EXAMPLE = """examples:
   commsched import model.onnx --batch 8 -o net.json
   commsched plan net.json --machine p3.16xlarge -o plan.json
 
-Layers, tensors and seconds are those of the file; what a plan needs and the file lacks is said in
-one sentence. Names of tensors are the file's: to train with commsched.torch, use capture.
+Layers, tensors and seconds come from the file; the command says what the file lacks for a plan.
+Tensors keep the file's names: for a net to train with commsched.torch, use capture.
 """
 HELP = "make a net file of a torch.profiler trace, a Chakra trace or an ONNX model"
 OPTIONS = (

@@ -147,7 +147,7 @@ def fit(args: argparse.Namespace) -> None:
 
 
 def _place_of_log(word: str) -> tuple[str, str]:
-    """Return the level of LEVEL=LOG, and the file; no level if a file has the whole name."""
+    """Return level and file of LEVEL=LOG; the level is empty if the whole word names a file."""
     from pathlib import Path
 
     level, equals, path = word.partition("=")
@@ -155,13 +155,13 @@ def _place_of_log(word: str) -> tuple[str, str]:
 
 
 def _links(on: "Machine") -> dict[str, "Link"]:
-    """Return the links of a machine by what they join."""
+    """Return the links of a machine: name of the place in the machine -> link."""
     levels = {f"level {level.name}": level.link for level in on.levels}
     return levels or {"inside nodes": on.inside, "between nodes": on.between}
 
 
 def _measured(each: "FitTask") -> str:
-    """Say what a series has measured."""
+    """Describe a measured series: its file, test, ranks and sizes."""
     series, first, last = each.series, each.points[0][0], each.points[-1][0]
     nodes = {each.on.node_of_rank[rank] for rank in each.group.ranks}
     return (
@@ -215,7 +215,7 @@ def _inside(made: "Machine") -> str:
 
 
 def _rate(link: "Link", write: Callable[[float], str]) -> str:
-    """Write the rate of a link; its bytes may cost nothing."""
+    """Format the rate of a link, whose bytes may cost nothing."""
     return write(1 / link.per_byte) if link.per_byte else "free bytes"
 
 

@@ -24,7 +24,7 @@ OPTIONS = (
 
 @command(HELP, OPTIONS, EXAMPLE)
 def new(args: argparse.Namespace) -> None:
-    """Write the plug-in and its test; files that are there stay."""
+    """Write the plug-in and its test; refuse to overwrite existing files."""
     from commsched import files
     from commsched.lab.plug_in_laws.skeleton import identifier, texts
 

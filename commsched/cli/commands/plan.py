@@ -199,7 +199,7 @@ def request(args: argparse.Namespace) -> Request:
     check(wanted)
     made = only(wanted, args.method)
     unused = not_used(args.method, lossy) if args.method else []
-    if unused and args.strategy not in {choice.AUTO, *FRAMES}:  # those code other messages, too
+    if unused and args.strategy not in {choice.AUTO, *FRAMES}:  # these code other messages, too
         raise CommschedError(f"--allow {unused[0]}: no --method uses it; leave one of them out")
     return made
 
@@ -230,7 +230,7 @@ def _said(say: Callable[[str], None]) -> Report:
 
 
 def _searched(wanted: Request) -> Request:
-    """Return the request whose search takes longest: of all strategies that of `sync`."""
+    """Return the request whose search takes longest: for `auto`, the search of `sync`."""
     return replace(wanted, strategy="sync") if wanted.strategy == choice.AUTO else wanted
 
 
@@ -256,7 +256,7 @@ def plan(args: argparse.Namespace) -> None:
                 wanted = replace(request(args), time_limit=share)
                 if args.break_even:
                     check_break_even(wanted)
-                if not args.time_limit:  # else that is the most, or no search
+                if not args.time_limit:  # a time limit bounds the search already
                     times = 1 + RATES * args.break_even
                     size.check(args, "the search", size.planning(_searched(wanted), times))
                 with working("planning") as say:
@@ -283,7 +283,7 @@ def plan(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace, wanted: Request, made: Plan) -> None:
-    """Refuse a plan that does not keep what was asked for; say which option changed nothing."""
+    """Refuse a plan that breaks an option of the user; say which option changed nothing."""
     if args.strategy != choice.AUTO:
         by_planner(made, args.planner)
     if args.bucket is not None and made.planner in BASELINES:
@@ -322,7 +322,7 @@ def _report(
     chosen: ChosenStrategy | None,
     spare: Spare,
 ) -> None:
-    """Say all that the time limit has left time for, and what it has not."""
+    """Print each part of the report until the time limit ends, then the names of the rest."""
     even = _even(wanted, spare) if args.break_even else None
     fits = too_large(made, look=False)
     if fits:

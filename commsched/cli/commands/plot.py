@@ -23,13 +23,14 @@ example:
 
 Two timelines of one plan alternate rank by rank; two plans of one net follow each other.
 
-Without --step, the step of median iteration time is drawn, of the measured or second timeline. Of
-ranks that do the same at the same times one is drawn. Of more than 8 others the first, the slowest
-(if all compute equally long, the latest) and some median ones are drawn, unless --ranks says which.
+Without --step, the picture shows the step of median iteration time, of the measured or the second
+timeline. If several ranks do the same at the same times, one of them is drawn. If more than 8 ranks
+remain, --ranks chooses; by default the first, the slowest (if all compute equally long, the latest)
+and some median ones are drawn.
 
 An .html page has all steps and ranks of the file, to zoom, pan and search, in one file that needs
-no network; it opens at that step with those ranks unfolded. https://ui.perfetto.dev opens the
-timeline files, too.
+no network. The page opens at the step and the ranks that a picture would show.
+https://ui.perfetto.dev opens the timeline files, too.
 """
 
 OF_TABLES = (
@@ -142,7 +143,7 @@ def _flag(name: str) -> str:
 
 
 def _table(args: argparse.Namespace, looks: dict[str, Any]) -> None:
-    """Draw a table as the options say."""
+    """Draw the table of a sweep."""
     from commsched.plot.study import StudyPicture, draw
     from commsched.study.rows import read
 

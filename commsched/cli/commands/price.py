@@ -72,7 +72,7 @@ OPTIONS = (
 
 @command(HELP, OPTIONS, EXAMPLE)
 def price(args: argparse.Namespace) -> None:
-    """Print a line per legal method, the least exposed first, or per exchange of a strategy."""
+    """Print a line per legal method, the least exposed first; or per exchange of --strategy."""
     _check(args)
     machine = machine_options.load(args)
     if args.figure is not None:
@@ -104,7 +104,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _methods(args: argparse.Namespace, machine: "Machine") -> None:
-    """Price the selected methods; of equal ones, those that do not compress come first."""
+    """Price the selected methods; at equal prices, methods that do not compress come first."""
     from commsched.cost.price import price as price_of
     from commsched.net.bucket import BucketSpec
     from commsched.progress import progress

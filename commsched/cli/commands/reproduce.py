@@ -20,14 +20,14 @@ example:
   commsched reproduce fft --json
   commsched reproduce samo -o reproduction
 
-For each number that a paper prints, shows the library's prediction on the shipped machine and net,
-and its error; numbers that we derive from a paper's formulas have a table of their own, and so have
-inputs that a paper does not state, with the prediction under their alternative. A bar is the
-largest allowed error: 15 % for results (times, speed-ups, shares, sizes), 1 % for formulas, and
-what the table says for derivations that leave out latency or are drawn at random. A miss is red
-on a terminal and has its cause. Ends with a verdict on each paper. With -o FOLDER, writes
-NAME.json, the figure NAME.png and papers.md, the page of all tables there. Exits with status 1 if a
-bar or a required trend is missed.
+For each number that a paper prints, shows the prediction on the shipped machine and net, and its
+error. Numbers that we derive from a paper's formulas have their own table. A further table lists
+inputs that a paper does not state, with the prediction under an alternative input. A bar is the
+largest allowed error: 15 % for results (times, speed-ups, shares, sizes), 1 % for formulas; for
+derivations that leave out latency or are drawn at random, the table states it. A miss is red on a
+terminal and has its cause. Ends with a verdict on each paper. With -o FOLDER, writes NAME.json, the
+figure NAME.png and papers.md, the page of all tables, to that folder. Exits with status 1 if a bar
+or a required trend is missed.
 """
 HELP = "compare published tables with the simulator"
 OPTIONS = (
@@ -46,7 +46,7 @@ def reproduce(args: argparse.Namespace) -> int:
 
     names = list(PAPERS) if args.paper is None else [args.paper]
     if args.output is not None:
-        assert PAPERS[names[0]]  # an unknown one is refused before a folder is made
+        assert PAPERS[names[0]]  # refuses an unknown paper before a folder is made
         files.make_folder(args.output)
     found = []
     for name in names:
@@ -76,7 +76,7 @@ def _keep(folder: Path, found: "Reproduction") -> None:
 
 
 def _write_page(folder: Path) -> None:
-    """Write the page of all papers that have a table in the folder, also from earlier calls."""
+    """Write the page of all papers with a table in the folder, from this call or an earlier one."""
     from commsched.lab.reproduce.page import page
     from commsched.lab.reproduce.paper import PAPERS, read
 

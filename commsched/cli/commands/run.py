@@ -13,9 +13,9 @@ EXAMPLE = """example:
   mpiexec -n 4 commsched run plan.json -o measured.json --steps 20
   mpiexec -n 4 commsched run plan.json -o measured.json --verify
 
-Compute sleeps or keeps a core busy for the net's seconds. Gradients are drawn once and handed over
-in every step: methods that follow how gradients move, as mask and ok-topk do, send other bytes than
-in a training, which `commsched simulate` predicts.
+Emulated compute sleeps, or keeps a core busy, for the net's seconds. Gradients are drawn once, and
+every step exchanges them. Methods that follow how gradients change, such as mask and ok-topk,
+therefore send other bytes than in a training; `commsched simulate` predicts the training.
 """
 HELP = "execute a plan on real ranks, under mpiexec"
 OPTIONS = (

@@ -61,7 +61,7 @@ def show(args: argparse.Namespace) -> None:
 
 
 def load(name: str) -> Thing:
-    """Read whatever kind of thing a name or file stands for."""
+    """Read a shipped net or machine by its name, or a file of any of our formats."""
     if name in shipped.names("nets"):
         return net_file.load(name)
     if name in shipped.names("machines"):
@@ -73,7 +73,7 @@ def load(name: str) -> Thing:
         known = ", ".join([*shipped.names("nets"), *shipped.names("machines")])
         raise CommschedError(f"{name}: neither a file nor a shipped net or machine; known: {known}")
     if not there or timeline_file.is_ours(path) or parts.base(path):
-        return timeline_file.read(path)  # of a run that broke off there may be parts
+        return timeline_file.read(path)  # a run that broke off may have left only the parts
     text = files.read_text(path)
     data = files.parse(text, name)
     kind = data.get("format", "") if isinstance(data, dict) else ""
@@ -94,7 +94,7 @@ def load(name: str) -> Thing:
 
 
 def as_data(thing: Thing) -> Any:
-    """A thing as JSON data."""
+    """Return a thing as JSON data."""
     if isinstance(thing, Net):
         return net_file.to_data(thing)
     if isinstance(thing, Machine):
@@ -105,7 +105,7 @@ def as_data(thing: Thing) -> Any:
 
 
 def words(thing: Thing) -> str:
-    """A thing for people."""
+    """Describe a thing in words."""
     if isinstance(thing, Net):
         return _net(thing)
     if isinstance(thing, Machine):
@@ -201,7 +201,7 @@ def _ports(child: str, nic: Nic | None) -> list[str]:
 
 
 def _library(machine: Machine) -> str:
-    """Name the library that `native` and other systems' planners stand for."""
+    """Name the library whose algorithms `native` and other systems' planners use."""
     why = "" if machine.library else ", as the machine file names none"
     seconds_known = "; its all-reduce was measured" if machine.native else ""
     return f"library {library_of(machine).title}{why}{seconds_known}"
@@ -233,7 +233,7 @@ def _link(where: str, link: Link) -> str:
 
 
 def differences(a: Plan, b: Plan) -> list[dict[str, str]]:
-    """Tensors that travel in other buckets, by other methods, among other ranks, in other steps."""
+    """Return the tensors whose bucket, method, ranks or steps differ between two plans."""
     here, there = _launches(a), _launches(b)
     return [
         {"tensor": name, "here": "; ".join(ours) or "-", "there": "; ".join(theirs) or "-"}
@@ -243,7 +243,7 @@ def differences(a: Plan, b: Plan) -> list[dict[str, str]]:
 
 
 def _launches(plan: Plan) -> dict[str, list[str]]:
-    """Describe the launches of each tensor, with the elements that travel if not all do."""
+    """Describe the launches of each tensor; name the elements if a launch has only a part."""
     found: dict[str, list[str]] = {}
     for launch in plan.launches:
         text = f"{launch.name} by {reasons.method(launch)}"

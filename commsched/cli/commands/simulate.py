@@ -48,7 +48,7 @@ def simulate(args: argparse.Namespace) -> None:
     if args.replay is not None:
         measured = timeline_file.read(args.replay, decided=wanted)
         taken = replay(plan, measured, wanted, str(args.replay))
-    # One more step says when the last one is over; a replay has the steps that were measured.
+    # One more step shows when the last one ends; a replay has exactly the measured steps.
     steps = wanted + (args.replay is None)
     written = args.ranks if args.output is not None else 0
     size.check(args, f"--steps {wanted}", size.simulation(plan, steps, written))

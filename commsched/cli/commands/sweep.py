@@ -21,11 +21,11 @@ examples:
   mpiexec -n 5 commsched sweep study.toml -o sweep.csv
   commsched plot sweep.csv --x bandwidth --y step --lines planner -o sweep.pdf
 
-A study is the product of the lists. Values of a list have commas between them, the parts of one
-value blanks; - stands for what the net or the machine has. A TOML file has the options' names as
-keys, at its top for all and in [[study]] tables for one each. The file takes each row as it comes:
-the same command goes on with a study that was interrupted. Under mpiexec rank 0 hands out the
-cells, and the other ranks plan.
+A study is the product of the lists. Commas separate the values of a list, blanks the parts of one
+value; - stands for the value of the net or the machine. The keys of a TOML file are the options'
+names: keys at its top hold for all studies, keys in a [[study]] table for that one. Each finished
+row is written at once: the same command continues a study that was interrupted. Under mpiexec
+rank 0 hands out the cells, and the other ranks plan.
 """
 TABLES = (".csv", ".parquet")
 LISTS = (
@@ -60,7 +60,7 @@ OPTIONS: Table = (
 
 @command(HELP, OPTIONS, EXAMPLE, ranks=True)
 def sweep(args: argparse.Namespace) -> None:
-    """Plan what the table lacks, and tell how fast."""
+    """Plan the rows that the table lacks, and print how fast."""
     from commsched.study import workers
     from commsched.study.run import run
 
@@ -93,7 +93,7 @@ def sweep(args: argparse.Namespace) -> None:
 
 
 def _check_size(args: argparse.Namespace, cells: "list[Cell]") -> None:
-    """Refuse a study with a search that takes too much; many cells may go on another day."""
+    """Refuse a study if one search is too large; many small ones may continue on another day."""
     from commsched.planner.search.problem import BASELINES
 
     requests = []

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from commsched.lab.testbed.spec import Spec
 
 HOSTS, LANES = 4, 2
-# Options of mpiexec, Open MPI's or MPICH's, with no value and with two; others have one.
+# Options of Open MPI's or MPICH's mpiexec that take no value, and two values; others take one.
 FLAGS = ("allow-run-as-root", "oversubscribe", "tag-output", "report-bindings", "v", "q", "l")
 PAIRS = ("mca", "gmca", "env", "genv")
 EXAMPLE = """example:
@@ -184,7 +184,7 @@ def _judge(
     expected: "tuple[Crossing, ...] | None",
     report: Path | None,
 ) -> int:
-    """Print the traffic of the ports on stderr, and which expected bytes are missing."""
+    """Print the traffic of the ports and the missing bytes on stderr; return the exit status."""
     from commsched import files
 
     rows = _rows(bed.spec, done.counters, expected)
@@ -208,7 +208,7 @@ def _judge(
 
 
 def _crossed(done: "Completed") -> str:
-    """Say how many bytes crossed the ports in a job whose bytes are not known."""
+    """Say how many bytes crossed the ports, for a job whose expected bytes are not known."""
     from commsched.units import nbytes
 
     sent = sum(traffic.data_sent for traffic in done.counters)
@@ -226,11 +226,11 @@ def _used(words: Sequence[str], spec: "Spec") -> int:
 def _counts(words: Sequence[str]) -> Iterator[int]:
     """Yield the ranks of each program that mpiexec starts; a program's own words do not count."""
     ours = True  # before the program, where words are mpiexec's
-    waits = list[str]()  # names of options for each value that they still take
+    waits = list[str]()  # the option's name, once for each of its values still to come
     for word in words:
         if word == ":":
             ours, waits = True, []
-        elif word.startswith("-"):  # never a value: what waits was a flag that is not in FLAGS
+        elif word.startswith("-"):  # no value: the waiting option is a flag unknown to FLAGS
             name = word.lstrip("-")
             waits = [] if "=" in word or name in FLAGS else [name] * (1 + (name in PAIRS))
         elif waits:
@@ -249,7 +249,7 @@ def _job(words: Sequence[str]) -> argparse.Namespace | None:
             parser = argparse.ArgumentParser(exit_on_error=False)
             add_options(parser.add_subparsers().add_parser("run"), OPTIONS)
             try:
-                with redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # the job says it
+                with redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # the job reports it
                     return parser.parse_args(_without_plug_ins(words[at + 1 :]))
             except (argparse.ArgumentError, CommschedError, SystemExit):
                 return None
@@ -257,7 +257,7 @@ def _job(words: Sequence[str]) -> argparse.Namespace | None:
 
 
 def _without_plug_ins(words: Sequence[str]) -> list[str]:
-    """Return the words but for `--plugin FILE` and `--plugin=FILE`, which every command has."""
+    """Return the words without `--plugin FILE` and `--plugin=FILE`, which all commands take."""
     return [
         word
         for before, word in pairwise(["", *words])
@@ -275,7 +275,7 @@ def _stamp(words: Sequence[str]) -> int | None:
 
 
 def _measured(words: Sequence[str], spec: "Spec") -> "tuple[Crossing, ...]":
-    """Return the traffic that plan and timeline of the `commsched run` in the words require."""
+    """Return the port traffic that follows from plan and timeline of the words' `commsched run`."""
     from commsched.lab.testbed.proof import crossing
     from commsched.program.read_plan import read_plan
     from commsched.timeline import file as timeline_file

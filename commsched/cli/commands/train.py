@@ -39,7 +39,7 @@ EXAMPLE = """example:
 """
 
 BUCKET = 0.5e6  # B of a bucket, with --method
-# Options that decide a new plan.
+# Options of a new plan, which contradict --plan.
 PLANNING = (
     "machine",
     "set",
@@ -199,7 +199,7 @@ def _means(found: dict[str, Any]) -> list[str]:
 
 
 def _wanted(args: argparse.Namespace) -> "TrainRequest":
-    """What the command line asks for."""
+    """Return the training that the command line describes."""
     from commsched.train.job import TrainRequest
     from commsched.train.schedules import read
     from commsched.train.training import TrainOptions
@@ -225,7 +225,7 @@ def _wanted(args: argparse.Namespace) -> "TrainRequest":
 
 
 def _planning(args: argparse.Namespace) -> "dict[str, Param]":
-    """Return what is asked of a new plan: flag -> value, the values of a list joined."""
+    """Return the options for a new plan: flag -> value, the values of a list joined."""
     found = {f"--{flag}": value for flag in PLANNING if (value := getattr(args, flag))}
     if args.bucket:
         found["--bucket"] = f"{args.bucket:.15g}B"
@@ -233,9 +233,9 @@ def _planning(args: argparse.Namespace) -> "dict[str, Param]":
 
 
 def _check_size(args: argparse.Namespace, plan: "Plan", steps: int) -> None:
-    """Refuse trainings whose steps together take too long."""
+    """Refuse a training whose steps together take too long, or whose memory is too large."""
     what = f"--epochs {args.epochs:g}" if args.epochs is not None else f"--steps {args.steps}"
-    what = what if steps else f"--net {args.net}"  # its memory alone
+    what = what if steps else f"--net {args.net}"  # without steps only its memory counts
     size.check(args, what, size.training(plan, steps))
 
 
@@ -254,7 +254,7 @@ def _check(args: argparse.Namespace) -> None:
         raise CommschedError("--bucket needs --method; without it the planner sizes the buckets")
     if args.sweep is not None:
         _check_sweep(args)
-    for needed, *options in (SWEEP, ELASTIC):  # which have no effect without the first
+    for needed, *options in (SWEEP, ELASTIC):  # the options have no effect without `needed`
         for one in options:
             given = getattr(args, one.names.removeprefix("--")) != one.default
             if given and getattr(args, needed.names.removeprefix("--")) is None:
@@ -294,7 +294,7 @@ def _check_sweep(args: argparse.Namespace) -> None:
 
 
 def _planned(args: argparse.Namespace, net: "Net", ranks: int) -> "Plan":
-    """Plan for the net as measured on this machine."""
+    """Measure the net on this machine and plan it."""
     from commsched.cli.options import pairs
     from commsched.machine import file as machine_file
     from commsched.machine.change import changed
