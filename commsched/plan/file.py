@@ -1,4 +1,4 @@
-"""Read and write plan files: readable, self-contained, with a hash over everything else."""
+"""Plan files: readable, self-contained, with a hash over everything else."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ FORMAT = Plan.FORMAT
 
 
 class Hashed(msgspec.Struct):
-    """The keys of a plan file besides the plan."""
+    """The keys of a plan file that are not part of the plan."""
 
     hash: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 

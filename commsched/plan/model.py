@@ -69,10 +69,10 @@ NET = Stored(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Why a method was chosen: predicted seconds of the exchange alone, and of the runner-up.
+    """The reason for a method: predicted seconds of its exchange alone, and of the runner-up's.
 
-    `margin`: increase of the iteration if the runner-up were used, s. `opposite`: the best method
-    of the other kind, compressing or not.
+    `margin`: increase of the iteration with the runner-up, s. `opposite`: the best method of the
+    other kind, which compresses if the chosen method does not, and vice versa.
     """
 
     seconds: Annotated[Seconds, Key("predicted_ms")]
@@ -96,32 +96,32 @@ class Launch:
     method: Name
     stream: Annotated[str, one_of("inside", "between")]  # nodes
     payload: Annotated[str, one_of("gradient", "parameter", "activation"), WRITTEN] = "gradient"
-    # Lower goes first among launches that are ready together.
+    # Among launches that are ready together, a lower priority goes first.
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31), WRITTEN] = 0
     group: Annotated[tuple[Rank, ...], WRITTEN] = ()  # ranks; empty: all
     split: Annotated[int, Meta(ge=1, le=2**53)] = 1  # equal teams of `group`, one after the other
-    activations: Annotated[int, Meta(ge=0, le=2**53)] = 0  # elements, if the payload is these
+    activations: Annotated[int, Meta(ge=0, le=2**53)] = 0  # elements of a payload of activations
     every: Annotated[int, Meta(ge=1, le=2**31), WRITTEN] = 1  # steps
     lag: Annotated[Steps, WRITTEN] = 0  # until the result is merged
     among: Annotated[str, one_of("all", "node", "peers")] = "all"  # teams, see `Plan.teams`
-    purpose: Annotated[str, PURPOSES] = ""  # of a strategy's exchange; "": of the gradients
+    purpose: Annotated[str, PURPOSES] = ""  # in the strategy; "": sum of gradients
     # First step; launches of a purpose that begin later replace all those before them.
     since: Steps = 0
     reason: Annotated[Reason | None, WRITTEN] = None
 
     @property
     def numel(self) -> int:
-        """Elements of the bucket."""
+        """Return the elements of the bucket."""
         return self.activations + sum(stop - start for _, start, stop in self.pieces)
 
     @property
     def in_teams(self) -> bool:
-        """Whether a team of its ranks may exchange while other ranks do so, too."""
+        """Tell whether several teams of ranks may exchange at the same time."""
         return bool(self.group) or self.split > 1
 
     @property
     def places(self) -> Iterator[tuple[str, slice, slice]]:
-        """Of each piece: its tensor, where it lies there, and where in the bucket."""
+        """Yield each piece's tensor, its slice of the tensor, and its slice of the bucket."""
         at = 0
         for name, start, stop in self.pieces:
             yield name, slice(start, stop), slice(at, at + stop - start)
@@ -158,7 +158,7 @@ class Plan:
     seed: Annotated[int, Meta(ge=0, le=2**62), REQUIRED] = 0
     planner: Annotated[str, REQUIRED] = ""
     iteration: Seconds = 0.0  # predicted by the planner; 0: not known
-    bound: Seconds = 0.0  # no plan of the same request takes less; 0: not known
+    bound: Seconds = 0.0  # lower bound over all plans of the same request; 0: not known
     launches: tuple[Launch, ...]
     machine: Annotated[Machine, MACHINE]
     net: Annotated[Net, NET, Key("graph")]
@@ -172,31 +172,31 @@ class Plan:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of the plan's file content; of a plan that was read, the hash in its file."""
+        """Return the SHA-256 of the plan's file content; of a read plan, its file's hash."""
         return digest(to_data(self))
 
     def group(self, launch: Launch) -> Group:
-        """The ranks of a launch; of several equal teams, the first."""
+        """Return the ranks of a launch; if it has several equal teams, those of the first."""
         if launch.among == "all" and not launch.group and launch.split == 1:
             return self.machine.everyone
         return self.team(self.teams(launch)[0])
 
     def group_of(self, launch: Launch, rank: int) -> Group | None:
-        """The team of a rank in a launch; None if it does not take part."""
+        """Return the team of a rank in a launch; None if the rank does not take part."""
         teams = self.teams(launch)
         rows = np.flatnonzero((teams == rank).any(axis=1))
         return self.team(teams[rows[0]]) if len(rows) else None
 
     def team(self, ranks: Ints) -> Group:
-        """Some ranks of the machine, in their order."""
+        """Return the group of some ranks of the machine, in their order."""
         return self.machine.group(ranks.tolist())
 
     def teams(self, launch: Launch) -> Ints:
-        """The ranks of each team that exchanges separately: (teams, members).
+        """Return the ranks of each team that exchanges separately: (teams, members).
 
-        "all": the ranks of `group`, in `split` teams. "node": the ranks of each node. "peers":
-        those with the same place in every node. A launch among peers is for one team at a time, as
-        the strategy says; every rank is in one team.
+        "all": the ranks of `group`, in `split` teams. "node": the ranks of each node. "peers": the
+        ranks with the same place in every node; the strategy says which team of peers exchanges
+        when. Every rank is in one team.
         """
         if launch.among == "all":
             ranks = np.array(launch.group or self.machine.everyone.ranks, np.int64)
@@ -207,7 +207,7 @@ class Plan:
         return members if launch.among == "node" else members.T
 
     def spec(self, launch: Launch) -> BucketSpec:
-        """The expected content of a launch's bucket."""
+        """Return the expected content of a launch's bucket."""
         if launch.payload == "activation":
             return replace(BucketSpec.uniform(launch.activations), slots=self._slots(launch))
         found = self._specs.get(launch.pieces)
@@ -261,7 +261,7 @@ class Plan:
             covered["", 0] = {t: [] for t in home}
         for (purpose, _), together in covered.items():
             for name, found in together.items():
-                if found or purpose != "regather":  # what stays gathered is not gathered again
+                if found or purpose != "regather":  # parameters that stay gathered have no regather
                     _check_cover(self.net.tensors[name], found)
 
     def _check_teams(self, launch: Launch, where: str) -> None:

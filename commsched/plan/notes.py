@@ -1,4 +1,4 @@
-"""What a timeline's file says of its plan's launches."""
+"""The notes on a plan's launches in a timeline's file."""
 
 import msgspec
 

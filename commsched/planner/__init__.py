@@ -1,1 +1,1 @@
-"""Planners: which tensors travel together, by which method, and in which order."""
+"""Planners: they choose buckets of tensors, a method for each bucket, and the order."""

@@ -19,7 +19,7 @@ CHUNK = 10_000_000  # elements; Coquelin et al., arXiv 2104.05588
 
 
 def chunks(net: Net) -> list[tuple[Piece, ...]]:
-    """All parameters in the order of the layers, cut after every `CHUNK` elements."""
+    """Cut all parameters, in the order of the layers, after every `CHUNK` elements."""
     found: list[tuple[Piece, ...]] = []
     pieces: list[Piece] = []
     room = CHUNK
@@ -37,7 +37,7 @@ def chunks(net: Net) -> list[tuple[Piece, ...]]:
 
 
 def all_reduces(request: Request, group: Group, codec: str) -> Iterator[Method]:
-    """The all-reduces that can sum values of a codec over a group."""
+    """Yield the all-reduces that can sum values of a codec over a group."""
     for method in request.methods(group):
         if method.compresses:
             continue
@@ -47,7 +47,7 @@ def all_reduces(request: Request, group: Group, codec: str) -> Iterator[Method]:
 
 
 def check(request: Request) -> None:
-    """Refuse what cannot be averaged, and methods that parameters do not travel by."""
+    """Refuse a net without tensors, and methods that the user forces for gradients."""
     if not request.net.tensors:
         raise CommschedError(
             f"net {request.net.name!r} has no tensors for {request.strategy!r} to average"
@@ -62,14 +62,14 @@ def check(request: Request) -> None:
 def averages(
     request: Request, group: Group, codec: str, stem: str, priority: int
 ) -> Iterator[Launch]:
-    """A launch per chunk, among `group` or others that are like it."""
+    """Yield a launch per chunk, among `group` or groups of the same shape."""
     methods = list(all_reduces(request, group, codec))
     if not methods:
         raise CommschedError(
             f"strategy {request.strategy!r} averages parameters by an all-reduce, and none of the"
             " allowed methods is one; nearest: --method ring+dense"
         )
-    known: dict[BucketSpec, Priced] = {}  # by content: chunks are as large
+    known: dict[BucketSpec, Priced] = {}  # by content: most chunks are equal
     for number, pieces in enumerate(chunks(request.net)):
         spec = BucketSpec.of(pieces, request.net.tensors)
         if spec.content not in known:

@@ -14,9 +14,9 @@ OF_LIBRARY: set[str] = set()  # baselines that leave every bucket to the library
 
 
 def baseline(name: str, *, library: bool = False) -> Callable[[Baseline], Baseline]:
-    """Register a baseline, and the planner that plans by it alone.
+    """Return a decorator that registers a baseline, and a planner that uses only this baseline.
 
-    library: it leaves every bucket to the library's all-reduce.
+    library: the baseline leaves every bucket to the library's all-reduce.
     """
 
     def register(make: Baseline) -> Baseline:

@@ -1,4 +1,4 @@
-"""The bandwidth at which compressing stops to pay: plans at many rates of a node's port."""
+"""The bandwidth from which compression no longer pays, found by plans at many port rates."""
 
 from bisect import bisect
 from collections.abc import Callable, Sequence
@@ -20,9 +20,9 @@ from commsched.planner.search.timing import iteration
 from commsched.text_table import table
 from commsched.units import bits, seconds, significant
 
-LEAST, MOST = 1e7 / 8, 1e13 / 8  # B/s of a port, the rates that are looked at
-NEAR = 1.05  # ratio of the rates between which the answer lies, at the end
-RATES = 20  # at which plans are made, about
+LEAST, MOST = 1e7 / 8, 1e13 / 8  # B/s of a port: the range of rates that is searched
+NEAR = 1.05  # the search ends when the rates around the answer differ by this ratio
+RATES = 20  # rates at which plans are made, about
 
 LENGTH = attrgetter("iteration")
 
@@ -38,7 +38,7 @@ class RateRow(NamedTuple):
 
     @property
     def saved(self) -> float:
-        """The share of the lossless iteration that compressing saves."""
+        """Return the share of the lossless iteration that compressing saves."""
         return 1 - self.allowed / self.exact
 
 
@@ -50,11 +50,11 @@ class _Best(NamedTuple):
 
 
 class BreakEven(NamedTuple):
-    """Where compressing stops to save `gain` of an iteration, and the plans looked at."""
+    """The rate at which compression stops saving `gain` of an iteration, and the plans compared."""
 
     codecs: tuple[str, ...]
     gain: float
-    port: float | None  # B/s; None: it saves less, or more, at every rate
+    port: float | None  # B/s; None: compression saves less, or more, at every rate
     rows: tuple[RateRow, ...]  # by rate
 
     def sentence(self) -> str:
@@ -97,10 +97,10 @@ class BreakEven(NamedTuple):
 def break_even(request: Request, gain: float = 0.01, say: Progress | None = None) -> BreakEven:
     """Find the port at which the allowed codecs save `gain` of the best lossless iteration.
 
-    The rate doubles or halves from the machine's own until the answer is between two rates, which
-    are then halved in turn. Iterations at each rate are those of `plan`, or of a plan found at
-    a slower rate if that one is faster; `time_limit` is for all together. Raises TooLittleTime if
-    it ends before there is a plan at some rate.
+    The search doubles or halves the machine's own rate until two rates enclose the answer, and then
+    halves the gap between them. The iteration at a rate is that of the plan made for it, or of a
+    plan for a slower rate if that is faster there. `time_limit` holds for all plans together; if it
+    ends before a rate has a plan, TooLittleTime is raised.
     """
     found = check_break_even(request)
     if request.time_limit is not None:
@@ -119,7 +119,7 @@ def break_even(request: Request, gain: float = 0.01, say: Progress | None = None
 
 
 def check_break_even(request: Request) -> Reach:
-    """Refuse a request for which no plans are compared; return the rates of its machine."""
+    """Refuse a request that has no plans to compare; return the rates of its machine."""
     if request.strategy in {"auto", *FRAMES}:
         raise CommschedError(
             f"--break-even compares codecs; strategy {request.strategy!r} chooses its own:"
@@ -139,7 +139,7 @@ def check_break_even(request: Request) -> Reach:
 
 
 def _next(rows: Sequence[RateRow], gain: float) -> tuple[float | None, float | None]:
-    """Return the next rate to look at, or None and the answer; rows by rate."""
+    """Return the next rate to try, or None and the answer; `rows` are ordered by rate."""
     paid = [place for place, row in enumerate(rows) if row.saved > gain]
     if not paid:
         lower = rows[0].port / 2
@@ -159,7 +159,7 @@ def _neighbours(rates: Sequence[float], port: float) -> Sequence[float]:
 
 
 def _plans(request: Request, port: float, others: Sequence[Plan]) -> _Best:
-    """Plan at a rate of the port; the plans of other rates are compared, too."""
+    """Plan at one rate of the port; also compare the plans of other rates at this rate."""
     on = _machine(request, port)
     moved = [replace(plan, machine=on, alternatives=()) for plan in dict.fromkeys(others)]
     found = plan_with_verdict(replace(request, machine=on, report=None), others=moved)
@@ -173,7 +173,7 @@ def _plans(request: Request, port: float, others: Sequence[Plan]) -> _Best:
 
 
 def _carry(request: Request, rates: dict[float, _Best], port: float) -> None:
-    """Use what was found at a port at the next faster ones, as long as it is the best there."""
+    """Take over a port's plan at the next faster ports, as long as it is the best there."""
     for slow, fast in pairwise(rate for rate in sorted(rates) if rate >= port):
         on = _machine(request, fast)
         moved = (replace(plan, machine=on, alternatives=()) for plan in rates[slow])

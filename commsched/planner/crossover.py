@@ -23,11 +23,11 @@ DENSITIES = tuple(np.geomspace(1e-4, 1.0, 17).tolist())
 RATES = tuple(np.geomspace(0.125e8, 0.125e12, 17).tolist())  # B/s: 100 Mbit/s to 1 Tbit/s
 
 WIDE = tuple(np.geomspace(1e7 / 8, 1e13 / 8, 13).tolist())  # B/s: half a decade apart
-NEAR = 1.005  # ratio of the rates between which an answer lies, at the end
+NEAR = 1.005  # the search ends when the rates around an answer differ by this ratio
 
 
 class Winners(NamedTuple):
-    """The method of the least seconds at each density (rows) and bandwidth (columns)."""
+    """The fastest method at each density (rows) and bandwidth (columns)."""
 
     densities: tuple[float, ...]
     rates: tuple[float, ...]  # B/s
@@ -49,7 +49,7 @@ def winners(
     densities: tuple[float, ...] = DENSITIES,
     rates: tuple[float, ...] = RATES,
 ) -> Winners:
-    """Price the methods by closed forms, on an evenly spread support; `done` counts the cells."""
+    """Price the methods by closed forms, non-zeros spread evenly; call `done(1)` per cell."""
     if machine.nodes == 1:
         raise CommschedError(
             f"machine {machine.name!r} has one node, and the map is over the bandwidth between"
@@ -70,12 +70,12 @@ def winners(
 
 
 def port_rate(machine: Machine) -> float:
-    """Return the rate that the map varies, of the machine as it is: B/s."""
+    """Return the machine's own value of the rate that the map varies: B/s."""
     return 1.0 / (machine.between if machine.nic is None else machine.nic).per_byte
 
 
 def at_rate(machine: Machine, rate: float) -> Machine:
-    """The machine with other links between its nodes, B/s; latencies and the inside stay."""
+    """Return the machine with links of `rate` B/s between its nodes; nothing else changes."""
     per_byte = 1.0 / rate
 
     def changed(link: Link) -> Link:
@@ -93,10 +93,10 @@ class Outpaced(NamedTuple):
     """The rates of a port at which a codec's best method is faster than the best lossless one."""
 
     codec: str
-    method: str  # at the rate, or at the slowest one
+    method: str  # the codec's best method at `rate`, or else at the slowest rate
     lossless: str
-    rate: float | None  # B/s: the fastest one above which the codec is slower
-    faster: bool  # just below that rate; if there is none, at all rates
+    rate: float | None  # B/s: above this rate the codec is slower; None: no such rate
+    faster: bool  # whether the codec is faster just below `rate`, or else at all rates
     pays: tuple[tuple[float, float], ...]  # B/s: the ranges in which the codec is faster
 
     def sentence(self) -> str:

@@ -1,4 +1,4 @@
-"""The processor time that a search has."""
+"""The processor time that a search may use."""
 
 import time
 from collections.abc import Callable
@@ -9,17 +9,17 @@ Check = Callable[[], None]  # raises an error to end a search
 
 
 def go_on() -> None:
-    """Let a search go on."""
+    """Do nothing: a search with this check never ends early."""
 
 
 class OutOfTime(Exception):
-    """A search has no time left but for its last simulations."""
+    """Raised when a search has only the time for its last simulations left."""
 
 
 class Deadline:
-    """`limit` s from now on; None: no end.
+    """An end `limit` s from now; None: no end.
 
-    The clock shows this thread's processor time: on a busy machine a search does as much.
+    The clock shows this thread's processor time, so a search does as much on a busy machine.
     """
 
     def __init__(self, limit: float | None = None, clock: Clock = time.thread_time) -> None:
@@ -28,7 +28,7 @@ class Deadline:
         self._end = inf if limit is None else clock() + limit
 
     def left(self) -> float:
-        """Seconds until the end; not above 0 once it has passed."""
+        """Return the seconds until the end; not above 0 once it has passed."""
         return self._end - self.now()
 
     def over(self) -> bool:

@@ -1,4 +1,4 @@
-"""Plans of one request by wider and wider families of methods, and what each gains."""
+"""The best plan of a request for each of several families of methods, each wider than the last."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -36,7 +36,7 @@ NO_PLAN = "interrupted before a plan was found; nothing is written"
 
 
 class Family(NamedTuple):
-    """The methods that a plan may use, as the request that allows no others."""
+    """A set of methods, and the request that allows only these."""
 
     name: str
     request: Request
@@ -44,22 +44,22 @@ class Family(NamedTuple):
 
     @classmethod
     def of(cls, name: str, request: Request) -> "Family":
-        """List the methods of a request, those that it forces included."""
+        """Return the family of a request's methods, forced methods included."""
         allowed = {method.name for method in request.methods(request.machine.everyone)}
         forced = {find_method(wanted).name for wanted in request.force.values()}
         return cls(name, request, frozenset(allowed | forced))
 
     def has(self, plan: Plan) -> bool:
-        """Tell whether a plan uses no other methods."""
+        """Tell whether a plan uses only methods of this family."""
         return all(launch.method in self.methods for launch in plan.launches)
 
 
 class Known(NamedTuple):
-    """A plan, what is told of it, and the search that found it."""
+    """A plan, its row in the comparison, and the search that found it."""
 
     plan: Plan
     told: Alternative | None  # None: the search was interrupted
-    found: Found | None  # None: a planner made it that does not search
+    found: Found | None  # None: the plan's planner does not search
 
 
 class Planned(NamedTuple):
@@ -75,12 +75,12 @@ def plan_with_verdict(
 ) -> Planned:
     """Plan, and compare with the best plans of narrower and wider families of methods.
 
-    The plan of a family is the best one that any search has found in it: no wider family has a
-    slower one. A search starts from the best plan of the families inside its own; dense values
-    need none if the best lossless plan is dense. Of plans that differ by NOTHING that of the
-    narrowest family counts. `time_limit` is for all together. Ctrl-C ends the comparison: the best
-    plan so far that the request allows is returned. others: plans of the request that somebody else
-    has made; they are compared, too.
+    The plan of a family is the best plan in it that any search has found, so a wider family is
+    never slower. A search starts from the best plan of the narrower families. If the best lossless
+    plan is dense, no search for dense plans is needed. Among plans that differ by at most NOTHING,
+    the plan of the narrowest family wins. `time_limit` holds for all searches together. Ctrl-C ends
+    the comparison: the best plan so far that the request allows is returned.
+    others: further plans of the request to compare.
     """
     request = checked(request, planner)
     compared = request.strategy not in FRAMES and request.machine.size > 1
@@ -96,10 +96,10 @@ def plan_with_verdict(
 
 
 def families(request: Request) -> Iterator[Family]:
-    """Yield the families to compare, each after those inside it; the request's own is one of them.
+    """Yield the families to compare: each after the families inside it, the request's own included.
 
     Dense values only; all lossless methods; 16 bits; all that the request allows. If it allows no
-    16 bits, those come last that the device codes fastest, unless the request refuses losses.
+    16-bit codec, the one that the device codes fastest comes last, unless losses are refused.
     """
     exact = without_losses(request)
     lossless = list(exact.methods(request.machine.everyone))
@@ -119,20 +119,20 @@ def families(request: Request) -> Iterator[Family]:
 
 
 def lossy(request: Request) -> tuple[str, ...]:
-    """The codecs and methods that a request allows, and that lose something."""
+    """Return the lossy codecs and methods that a request allows."""
     names = dict.fromkeys(lossy_name(name) for name in request.lossy)
     return tuple(n for n in names if not (CODECS[n] if n in CODECS else METHODS[n]).lossless)
 
 
 def without_losses(request: Request) -> Request:
-    """The request without what loses something."""
+    """Return the request without its lossy codecs and methods."""
     losing = lossy(request)
     kept = (name for name in request.lossy if lossy_name(name) not in losing)
     return replace(request, lossy=tuple(kept))
 
 
 def _fastest(request: Request) -> str:
-    """The 16 bits of the smaller error if there is a budget, else those that are coded faster."""
+    """Return the 16-bit codec: with an error budget the more exact one, else the faster one."""
 
     def seconds(name: str) -> float:
         rate = CODECS[name].rate(request.machine.device)
@@ -149,7 +149,7 @@ class _Chain:
         self.planner = planner
         self.others = others
         self.families = list(families(request))
-        self.asked: list[Family] = []  # those that were searched
+        self.asked: list[Family] = []  # families that were searched
         self.tables = PriceTables()
         self.floor = StepClock.of(request).floor(request.net.numel)
         self.known: list[Known] = []
@@ -159,12 +159,12 @@ class _Chain:
 
     @property
     def own(self) -> Family:
-        """The family of all that the request allows."""
+        """Return the family of all methods that the request allows."""
         name = "allowed" if lossy(self.request) else "lossless"
         return next(family for family in self.families if family.name == name)
 
     def run(self) -> None:
-        """Plan by the planner that was asked for, then by the families."""
+        """Plan by the planner that the user named, then search the families."""
         dense, lossless, *lossy = self.families
         limit, count = self.request.time_limit, len(self.families)
         ends = [Deadline(limit and limit * k / count) for k in range(1, count + 1)]
@@ -189,27 +189,27 @@ class _Chain:
             self.asked.append(family)
 
     def _theirs(self) -> Plan:
-        """The plan of the planner that was asked for; that of a baseline, without reasons yet."""
+        """Return the plan of the planner that the user named; a baseline's has no reasons yet."""
         if self.planner not in BASELINES:
             return make_plan(self.request, self.planner)
         self.theirs, plan = placed_by(self.planner, Problem(self.request))
         return accepted(self.request, plan)
 
     def _best(self, family: Family) -> Known | None:
-        """The best plan in a family; of those that differ by NOTHING that of the fewest methods."""
+        """Return a family's best plan; among plans within NOTHING, the one of fewest methods."""
         inside = [one for one in self.known if family.has(one.plan)]
         least = min((one.plan.iteration for one in inside), default=0.0)
         near = [one for one in inside if one.plan.iteration <= least * (1 + NOTHING)]
         return min(near, key=lambda one: (self._width(one), one.plan.iteration), default=None)
 
     def _width(self, one: Known) -> int:
-        """The place of the first family that has a plan."""
+        """Return the position of the narrowest family that contains the plan."""
         return next((k for k, family in enumerate(self.families) if family.has(one.plan)), 0)
 
     def _certain(self, family: Family, best: Known) -> bool:
-        """Tell whether no search of a family is needed: nothing is shorter than its best plan.
+        """Tell whether the best known plan of a family is surely its best, so that no search helps.
 
-        That plan takes no longer than a rank's own work, or is the best of a wider family.
+        The plan takes no longer than a rank's own work, or is the best of a wider family.
         """
         wider = (one for one in self.asked if family.methods <= one.methods)
         least = best.plan.iteration <= self.floor * (1 + IDEAL)
@@ -234,7 +234,7 @@ class _Chain:
         return made._replace(stopped=any(one.stopped for one in found))
 
     def _add(self, plan: Plan, found: Found | None = None) -> None:
-        """Note a plan, and what the simulator says of it unless the search was interrupted."""
+        """Note a plan; simulate it for the comparison unless the search was interrupted."""
         self.known.append(Known(plan, None, found))
         if self.interrupted:
             return
@@ -260,7 +260,7 @@ class _Chain:
         self.known[-1] = Known(plan, told, found)
 
     def _report(self, family: Family) -> Report | None:
-        """Report better plans with the name of their family."""
+        """Return a report function that adds the name of the family to each better plan."""
         report = self.request.report
         if report is None:
             return None
@@ -284,14 +284,14 @@ class _Chain:
         return Planned(plan, self.interrupted, best)
 
     def _compared(self) -> Iterator[tuple[Family, Known]]:
-        """The best plan of each family searched."""
+        """Yield the best plan of each family searched."""
         for family in self.families:
             best = self._best(family) if family in self.asked else None
             if best is not None:
                 yield family, best
 
     def _rows(self) -> Iterator[Alternative]:
-        """The plan of the planner that was asked for, and the best one of each family searched."""
+        """Yield the plan of the planner that the user named, and the best plan of each family."""
         if self.planner != DEFAULT and self.known[0].told is not None:
             yield self.known[0].told
         for family, best in self._compared():

@@ -12,18 +12,18 @@ from commsched.planner.search.rivals import NEAR
 from commsched.planner.search.timing import iteration
 from commsched.simulate.exchange_costs import Known
 
-GROWTH = 2.0  # times the s of the longest turn so far: the next plan has about twice the launches
-TICK = 1e-6  # s of a clock that has not moved on
+GROWTH = 2.0  # the next plan may take this many times the longest so far: twice the launches
+TICK = 1e-6  # s, assumed if the clock has not advanced
 
 
 def fastest(request: Request, plans: Iterable[Plan]) -> Plan:
-    """Simulate plans as they are made; return the one of the shortest iteration, with it.
+    """Simulate plans as they are made; return the one with the shortest iteration.
 
-    Plans that do not fit into memory are left out; if none fits, the one that needs least is
-    returned. The first one that fits is simulated under any time limit, others while it allows
-    them; so plans that are soon made come first. Jitter and stalls delay all plans about alike,
-    and take most of the time of a simulation: only plans that are near the fastest without them
-    are simulated with them.
+    Plans that do not fit into memory are left out; if none fits, the plan that needs least is
+    returned. The first plan that fits is simulated under any time limit, the others while time is
+    left; so `plans` should begin with those that are made fast. Jitter and stalls delay all plans
+    by about as much, and take most of a simulation's time: plans are simulated without them first,
+    and with them only if they are near the fastest.
     """
     end, alike, real = Deadline(request.time_limit), request.machine.alike, request.machine
     smooth = real if alike else replace(real, jitter=0.0, stalls=())
@@ -36,8 +36,8 @@ def fastest(request: Request, plans: Iterable[Plan]) -> Plan:
 
     found: list[Plan] = []  # without jitter
     exact: list[Plan] = []  # as the machine is
-    least: Plan | None = None  # of memory, where none fits
-    longest, slower = 0.0, 1.0  # s to make a plan and to simulate it; times these, with jitter
+    least: Plan | None = None  # the plan that needs least memory
+    longest, slower = 0.0, 1.0  # s to make and simulate a plan; factor of that with jitter
     began = end.now()
     for plan in plans:
         if not fits(limited, plan):

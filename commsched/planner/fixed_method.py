@@ -1,4 +1,4 @@
-"""A plan whose method the user gives: buckets in backward order, all exchanged by it."""
+"""A plan whose method the user gives: all buckets, in backward order, are exchanged by it."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def given(request: Request, method: str) -> Plan:
         return replace(launch, method=launch.method or find_method(method).name)
 
     made = launches(request, buckets(request, request.bucket or BUCKET), choose)
-    for launch in made.launches:  # a pair that is not legal says why
+    for launch in made.launches:  # an illegal pair raises an error
         find_method(launch.method).phases(made.spec(launch), everyone)
     made.check()
     return replace(made, planner=f"given: {method}")
@@ -46,6 +46,6 @@ def _framed(request: Request, method: str) -> Plan:
         changed = launch if forced else replace(launch, method=name, reason=None)
         group = made.group(launch)
         find_method(changed.method).phases(made.spec(launch), group)
-        chosen.append(launch if group.size == 1 else changed)  # of one rank nothing travels
+        chosen.append(launch if group.size == 1 else changed)  # a single rank exchanges nothing
     plan = replace(made, launches=tuple(chosen), planner=f"given: {method}")
     return replace(plan, iteration=iteration(plan))

@@ -64,7 +64,7 @@ def stream_of(machine: Machine, ranks: Iterable[int]) -> str:
 def cheapest_of(launch: Launch, priced: Priced, *, exposed: bool = False) -> Launch:
     """Give a launch the first of its priced methods, with the reason.
 
-    exposed: nothing hides the exchange, so that the runner-up would delay the iteration.
+    exposed: nothing hides the exchange, so its margin delays the iteration.
     """
     (best, name), (second, runner_up) = [*priced, (0.0, "")][:2]
     margin = max(second - best, 0.0) if exposed else 0.0
@@ -73,7 +73,7 @@ def cheapest_of(launch: Launch, priced: Priced, *, exposed: bool = False) -> Lau
 
 
 def launches(request: Request, groups: list[list[Piece]], choose: Callable[..., Launch]) -> Plan:
-    """A plan with one launch per bucket; `choose(launch)` fills in method and reason."""
+    """Make a plan with one launch per bucket; `choose(launch)` fills in method and reason."""
     methods = [request.force.get(pieces[0].tensor, "") for pieces in groups]
     return request.plan([choose(launch) for launch in _launches(request, groups, methods)])
 
@@ -81,7 +81,7 @@ def launches(request: Request, groups: list[list[Piece]], choose: Callable[..., 
 def with_methods(
     request: Request, groups: Sequence[Sequence[Piece]], methods: Sequence[str]
 ) -> Plan:
-    """A plan with one launch per bucket, by a method each; without reasons."""
+    """Make a plan with one launch per bucket, by the method of the same index; no reasons."""
     return request.plan([*_launches(request, groups, methods)])
 
 

@@ -14,7 +14,7 @@ from commsched.program.registry import STRATEGIES
 
 
 def make_plan(request: Request, planner: str = DEFAULT) -> Plan:
-    """Return the plan of a request as its file will hold it."""
+    """Return the plan of a request in the form in which a plan file holds it."""
     request = checked(request, planner)
     if request.strategy in FRAMES:
         if request.max_error is not None:
@@ -35,7 +35,7 @@ def checked(request: Request, planner: str) -> Request:
     """Refuse what cannot be planned; return the request with types and names as plans have them."""
     validate_request.check(request)
     error_budget.check(request)
-    PLANNERS[planner]  # an unknown one is refused before any work
+    PLANNERS[planner]  # refuses an unknown planner before any work
     settings = STRATEGIES[request.strategy].settings(request.plan())
     params = {key: settings[key] for key in request.params}
     force = {tensor: find_method(wanted).name for tensor, wanted in request.force.items()}
@@ -43,7 +43,7 @@ def checked(request: Request, planner: str) -> Request:
 
 
 def accepted(request: Request, plan: Plan) -> Plan:
-    """Return a plan that keeps what its request demands; refuse others."""
+    """Return the plan if it keeps what its request demands; refuse it otherwise."""
     STRATEGIES[plan.strategy].lower(plan, 0, {})
     if request.memory is not None and not fits(request, plan):
         raise refusal(request, plan)
@@ -53,7 +53,7 @@ def accepted(request: Request, plan: Plan) -> Plan:
 
 
 def by_planner(plan: Plan, planner: str) -> Plan:
-    """Return a plan; refuse a planner that its strategy has not asked."""
+    """Return the plan; refuse a planner that the plan's strategy does not use."""
     if plan.strategy in FRAMES and not plan.planner and planner != DEFAULT:
         raise CommschedError(
             f"--planner is not for strategy {plan.strategy!r}, which plans by itself; leave it out"

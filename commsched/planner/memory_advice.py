@@ -1,4 +1,4 @@
-"""Whether a plan fits into the memory of its machine's device, and which strategy would."""
+"""Advice for a plan that does not fit into its device's memory: a strategy that fits."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -14,7 +14,7 @@ from commsched.program.registry import STRATEGIES
 from commsched.program.stages import PipelineStrategy
 from commsched.units import nbytes
 
-# Ways to need less, in the order of how much of the training they change.
+# Strategies and parameters that need less memory; those that change the training least come first.
 CHANGES: tuple[Mapping[str, Param], ...] = ({}, {"recompute": 1})
 
 
@@ -27,7 +27,7 @@ class Smaller(NamedTuple):
 
 
 def too_large(plan: Plan, look: bool = True) -> list[str]:
-    """Say if a plan does not fit; `look`: name a strategy that was computed to fit."""
+    """Say if a plan does not fit; `look`: also compute and name a strategy that fits."""
     limit, wanted = plan.machine.device.memory, needed(plan)
     if wanted <= limit:
         return []
@@ -36,7 +36,7 @@ def too_large(plan: Plan, look: bool = True) -> list[str]:
         f"the plan does not fit: a rank needs {'' if known else 'at least '}"
         f"{nbytes(wanted)}, and {plan.machine.device.name} has {nbytes(limit)}"
     )
-    # A rank's part of the experts does not tell what a rank would need that has all of them.
+    # The memory of a rank with some experts does not tell the memory of a rank with all of them.
     if isinstance(STRATEGIES[plan.strategy], PipelineStrategy) or plan.net.experts > 1 or not look:
         return [start]
     found = next(smaller(plan), None)
@@ -47,7 +47,7 @@ def too_large(plan: Plan, look: bool = True) -> list[str]:
 
 
 def smaller(plan: Plan) -> Iterator[Smaller]:
-    """Yield the pipelines by which the net of a plan fits, those first that sum all gradients."""
+    """Yield the pipelines in which a plan's net fits; those that sum all gradients come first."""
     names = [name for name, found in STRATEGIES.items() if isinstance(found, PipelineStrategy)]
     for name in sorted(names, key=lambda name: (name == "local", name == "samo", name)):
         defaults = STRATEGIES[name].defaults

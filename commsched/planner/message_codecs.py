@@ -1,4 +1,4 @@
-"""The codec of a pipeline's messages: chosen where a request leaves it open and allows losses."""
+"""The codec of a pipeline's messages, chosen if a request leaves it open and allows losses."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,10 +18,10 @@ KEY = "messages"  # the parameter of pipelines
 
 
 def with_codec(request: Request, plan: Plan) -> Plan:
-    """Give a plan without launches the codec whose messages are on the way for the least time.
+    """Give a plan without launches the codec whose messages take the least time.
 
-    That is the time to encode, to send and to decode a microbatch's messages, over all cuts and
-    both ways; messages as they are count, too, and are taken unless a codec needs less.
+    The time is that to encode, send and decode a microbatch's messages, over all cuts and in both
+    directions. Messages stay uncoded unless a codec takes less.
     """
     found = [plan, *_allowed(request, plan)]
     if len(found) == 1:
@@ -31,7 +31,7 @@ def with_codec(request: Request, plan: Plan) -> Plan:
 
 
 def timed(request: Request, plan: Plan) -> Plan:
-    """Return a plan with its iteration; messages that were coded in vain stay as they are."""
+    """Return a plan with its iteration; leave messages uncoded if their codec saves nothing."""
     plan = replace(plan, iteration=iteration(plan))
     if KEY in request.params or plan.params.get(KEY, AS_THEY_ARE) == AS_THEY_ARE:
         return plan
@@ -57,7 +57,7 @@ def _allowed(request: Request, plan: Plan) -> Iterator[Plan]:
 
 
 def _on_the_way(plan: Plan, stages: tuple[Stage, ...]) -> float:
-    """Seconds from stage to stage of a microbatch, without what all codecs take alike."""
+    """Return the s to encode, send and decode a microbatch's messages over all cuts, both ways."""
     coding, found = coding_of(plan), 0.0
     for before, after in pairwise(stages):
         coded = coding.of(before.output)

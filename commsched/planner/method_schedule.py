@@ -1,4 +1,4 @@
-"""Adds to a plan of `sync` what changes over a training: other methods, parameters broadcast."""
+"""Changes over a training in a plan of `sync`: later methods, and broadcasts of parameters."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -13,10 +13,10 @@ from commsched.strategies.sync import REFRESH
 
 
 def scheduled(plan: Plan, later: Mapping[int, str], refresh: int) -> Plan:
-    """The plan, whose buckets go by method `later[step]` from a step on.
+    """Return the plan with its buckets exchanged by method `later[step]` from each such step on.
 
-    Every `refresh` steps all ranks get the parameters of rank 0; 0: never. What a planner
-    predicted held for the first steps only, and is left out.
+    Every `refresh` steps all ranks get the parameters of rank 0; 0: never. The planner's prediction
+    is left out, because it holds for the first steps only.
     """
     if not later and not refresh:
         return plan
@@ -31,9 +31,7 @@ def scheduled(plan: Plan, later: Mapping[int, str], refresh: int) -> Plan:
             raise CommschedError(f"--later {step}={name}: the step must be at least {since + 1}")
         method = find_method(name)
         for launch in (launch for launch in plan.launches if launch.since == since):
-            method.phases(
-                plan.spec(launch), plan.group(launch)
-            )  # a pair that is not legal says why
+            method.phases(plan.spec(launch), plan.group(launch))  # an illegal pair raises an error
             label = f"{launch.name}.{number}"
             found.append(replace(launch, name=label, method=method.name, since=step, reason=None))
     if refresh:
@@ -49,10 +47,10 @@ def _added(plan: Plan, launches: Iterable[Launch]) -> Plan:
 
 
 def begun(plan: Plan, step: int, method: str) -> Plan:
-    """The plan from a step on, before which all its buckets go by another method.
+    """Return the plan with its buckets exchanged by another method before `step`.
 
     PyTorch's PowerSGD hook sums its first steps dense (`start_powerSGD_iter`), and so does 1-bit
-    Adam (Tang et al., ICML 2021), as early gradients change too fast for what is left behind.
+    Adam (Tang et al., ICML 2021): early gradients change too fast for error feedback.
     """
     if step < 1:
         raise CommschedError(f"--first {step}={method}: the number of steps must be at least 1")
@@ -66,7 +64,7 @@ def begun(plan: Plan, step: int, method: str) -> Plan:
 
 
 def _broadcasts(plan: Plan, every: int) -> list[Launch]:
-    """Launches that give all ranks the parameters of rank 0."""
+    """Make the launches that give all ranks the parameters of rank 0."""
     if every < 1:
         raise CommschedError(f"--refresh must be at least 0 steps, got {every}")
     priority = max((launch.priority for launch in plan.launches), default=-1) + 1

@@ -1,4 +1,4 @@
-"""A request for some methods and no others."""
+"""A request restricted to some methods."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from commsched.planner.validate_request import nearest_method, reason
 
 
 def only(request: Request, names: Sequence[str]) -> Request:
-    """Allow only these methods, also those that lose something; without names, change nothing."""
+    """Allow only these methods, lossy ones included; without names, change nothing."""
     if not names:
         return request
     found = [_found(request, name) for name in names]
@@ -32,7 +32,7 @@ def only(request: Request, names: Sequence[str]) -> Request:
 
 
 def not_used(names: Sequence[str], lossy: Sequence[str]) -> list[str]:
-    """Return which of some lossy codecs, all known, no method of these names uses."""
+    """Return those of some known lossy codecs that no method of these names uses."""
     used = {_lossy_name(find_method(name)) for name in names}
     return [name for name in lossy if lossy_name(name) not in used]
 

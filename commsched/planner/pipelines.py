@@ -1,4 +1,4 @@
-"""Plans with stages: how many, and how the replicas of each sum their gradients."""
+"""Plans with stages: the number of stages, and the gradient sums among each stage's replicas."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -29,8 +29,8 @@ from commsched.units import nbytes
 
 # Bucket, its group's shape and forced method -> seconds and names of methods, cheapest first.
 Known = dict[tuple[object, ...], Priced]
-NEAREST, ALIKE = 4, 4.0  # methods that are priced for a bucket of about the size of another
-ALONE = "ring"  # of one replica: nothing travels
+NEAREST, ALIKE = 4, 4.0  # a bucket is priced by the NEAREST best methods of one within ALIKE times
+ALONE = "ring"  # the collective of a single replica, which exchanges nothing
 
 
 def pipelined(request: Request, planner: Planner) -> Plan:
@@ -42,10 +42,10 @@ def pipelined(request: Request, planner: Planner) -> Plan:
 
 
 def deep_enough(request: Request, make: Callable[[Request], Plan], key: str) -> Plan:
-    """Make a plan; one of more stages if what its exchanges take does not fit beside its stages.
+    """Make a plan; use more stages if stages and exchanges do not fit into memory together.
 
-    key: the parameter that is the number of stages, if the strategy has it. If none fits, the one
-    that needs least is returned under a limit that was asked for, else the first.
+    key: the parameter for the number of stages, if the strategy has it. If no plan fits, the one
+    that needs least is returned if the user gave a limit, else the first.
     """
     first = make(request)
     if key not in first.params or request.params.get(key) or needed(first) <= request.room:
@@ -72,9 +72,10 @@ def _pipelined(request: Request) -> Plan:
 
 
 def staged(request: Request, make: Callable[[Request], Plan] | None = None) -> Plan:
-    """A plan without launches, of as many stages as wanted, or as fit; messages are coded.
+    """Make a plan without launches, of the wanted number of stages or the least that fits.
 
-    make: makes the plan with its launches, which a limit that is advised has room for.
+    The codec of messages is chosen. make: makes the plan with its launches; an error advises a
+    memory limit that includes them.
     """
     strategy = STRATEGIES[request.strategy]
     assert isinstance(strategy, PipelineStrategy)
@@ -102,7 +103,7 @@ def staged(request: Request, make: Callable[[Request], Plan] | None = None) -> P
 
 
 def prepared(request: Request, choices: Sequence[Mapping[str, Param]]) -> tuple[Plan, float]:
-    """Return the plan without launches by the first parameters that fit, or the last; its bytes."""
+    """Return the plan, without launches, of the first choice that fits, or the last; its bytes."""
     strategy = STRATEGIES[request.strategy]
     assert isinstance(strategy, PipelineStrategy)
     for choice in choices:
@@ -117,10 +118,10 @@ def prepared(request: Request, choices: Sequence[Mapping[str, Param]]) -> tuple[
 def needed_by(
     request: Request, plan: Plan, make: Callable[[Request], Plan] | None, *keys: str
 ) -> float:
-    """Bytes on the rank that needs most, of a plan and the launches that `make` would give it.
+    """Return the most bytes on a rank, of a plan with the launches that `make` would give it.
 
-    Of its methods those count that need least.
-    keys: the parameters that the plan has settled.
+    The launches are those of the set of methods that needs least.
+    keys: the parameters whose values the plan has chosen.
     """
     if make is None:
         return needed(plan)
@@ -139,7 +140,7 @@ def needed_by(
 
 
 def possible(counts: Sequence[int], settings: Mapping[str, Param], layers: int) -> list[int]:
-    """Return the depths of a pipeline that the interleaving of its stages allows."""
+    """Return those numbers of stages that the interleaving allows."""
     chunks = int(settings.get("interleave", 1))
     m = int(settings["microbatches"])
     found = [k for k in counts if chunks == 1 or (k > 1 and m % k == 0 and k * chunks <= layers)]
@@ -153,14 +154,14 @@ def possible(counts: Sequence[int], settings: Mapping[str, Param], layers: int) 
 
 
 def most_stages(request: Request) -> int:
-    """The most stages that divide the ranks, of at least one layer each."""
+    """Return the largest number of stages that divides the ranks and leaves each a layer."""
     size = request.machine.size
     layers = sum(not is_head(layer.name) for layer in request.net.layers)
     return max(k for k in range(1, min(size, layers) + 1) if size % k == 0)
 
 
 def stage_buckets(request: Request, plan: Plan, stage: Stage) -> list[Launch]:
-    """The buckets of a stage, without their methods: one, unless the user gives a size."""
+    """Make the buckets of a stage, without methods: a single one unless the user gives a size."""
     stream = stream_of(plan.machine, stage.alike[: stage.replicas])
     limit = float("inf") if request.bucket is None else request.bucket
     found = []
@@ -208,7 +209,7 @@ def with_method(
 
 
 def shape_of(machine: Machine, group: Group) -> object:
-    """Return what groups of equal prices have in common; a node may have a link of its own."""
+    """Return a key that is equal for groups of equal prices; nodes may have links of their own."""
     if group.levels:
         return group.ranks
     return group.nodes if machine.overrides else group.members
@@ -217,7 +218,7 @@ def shape_of(machine: Machine, group: Group) -> object:
 def _options(
     request: Request, strategy: PipelineStrategy, spec: BucketSpec, group: Group, forced: str
 ) -> list[Method]:
-    """The methods that a bucket may have."""
+    """List the methods that a bucket may have."""
     if forced:
         return [find_method(forced)]
     if group.size == 1:
@@ -227,7 +228,7 @@ def _options(
 
 
 def _carries(method: Method, strategy: PipelineStrategy) -> bool:
-    """Whether a method sends values as the strategy keeps them."""
+    """Tell whether a method sends values in the type in which the strategy keeps them."""
     if not strategy.codec:
         return True
     return method.coding == strategy.codec

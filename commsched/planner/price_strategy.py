@@ -1,4 +1,4 @@
-"""What a strategy asks for one tensor: state on a rank, and exchanges that compute may hide."""
+"""The cost of a strategy for one tensor: state on a rank, and exchanges that compute may hide."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -13,21 +13,21 @@ from commsched.program.registry import STRATEGIES
 
 
 class ExchangePrice(NamedTuple):
-    """The launches of one purpose, one after the other on their stream."""
+    """The price of the launches of one purpose, which run one after the other on a stream."""
 
     purpose: str
     seconds: float
     every: int  # steps
-    hidden: float  # s of computation until it is merged
+    hidden: float  # s of compute until the result is merged
 
     @property
     def exposed(self) -> float:
-        """Seconds that ranks wait: max(0, seconds - hidden)."""
+        """Return the seconds that ranks wait: max(0, seconds - hidden)."""
         return max(0.0, self.seconds - self.hidden)
 
 
 class StrategyPrice(NamedTuple):
-    """What a strategy asks."""
+    """The state and the exchanges of a strategy."""
 
     state: float  # B on the rank that needs most
     sums: tuple[ExchangePrice, ...]
@@ -43,8 +43,8 @@ def price_strategy(
 ) -> StrategyPrice:
     """Plan a net of one layer and one tensor that computes for `compute` s; price its launches.
 
-    What is merged S steps later is hidden by S steps of computation. Nothing hides what is merged
-    at once, as a lone layer leaves nothing to compute, nor what spreads a sum that was merged.
+    S steps of compute hide an exchange whose result is merged S steps later. Nothing hides an
+    exchange merged at once, as no other layer computes meanwhile, nor the spread of a merged sum.
     """
     tensor = Tensor(
         name="tensor", shape=(numel,), sparsity=Sparsity(law="uniform", density=density)

@@ -1,4 +1,4 @@
-"""All planners by name, and the frames that strategies put around them."""
+"""All planners by name, and the frames by which strategies use them."""
 
 from collections.abc import Callable
 
@@ -12,6 +12,6 @@ PLANNERS: Registry[Planner] = Registry(
 )
 # A frame makes the plan of a strategy; it asks the planner for the parts that a planner decides.
 FRAMES: Registry[Callable[[Request, Planner], Plan]] = Registry("frame", "commsched.planner.frames")
-# Of some strategies: their plans before launches, with the degrees that a request leaves open.
+# An outline makes a strategy's plan without launches; it chooses the degrees left open.
 OUTLINES: Registry[Callable[[Request], Plan]] = Registry("outline", "commsched.planner.frames")
 DEFAULT = "best"

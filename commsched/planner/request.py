@@ -1,4 +1,4 @@
-"""What the user wants planned, and which methods that allows."""
+"""A request: what the user wants planned, and the methods that the plan may use."""
 
 import fnmatch
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from commsched.net.graph import Net
 from commsched.plan.model import Launch, Param, Plan
 from commsched.simulate.exchange_costs import Known
 
-Report = Callable[[str, float], None]  # what was done, and s of the best iteration so far
+Report = Callable[[str, float], None]  # name of the last change, and s of the best iteration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,37 +25,37 @@ class Request:
     params: Mapping[str, Param] = field(default_factory=dict)
     lossy: tuple[str, ...] = ()  # lossy codecs and methods that may be used; lossless ones always
     messages: tuple[str, ...] = ()  # lossy codecs that messages of pipelines may have
-    coded: Callable[[Plan], bool] | None = None  # whether a plan may have those of its parameters
-    max_error: float | None = None  # that a lossy method may leave in a step; None: any
-    small: bool = False  # with max_error: biases, norms and small tensors may lose something too
-    recorded: Recorded | None = None  # gradients to measure errors on; None: drawn ones
+    coded: Callable[[Plan], bool] | None = None  # whether a plan's message codec is allowed
+    max_error: float | None = None  # relative error of a lossy method in a step; None: any
+    small: bool = False  # with max_error: lossy methods also for biases, norms, small tensors
+    recorded: Recorded | None = None  # gradients to measure errors on; None: random ones
     lossless: bool = False  # refuse a forced method that loses something
     force: Mapping[str, str] = field(default_factory=dict)  # tensor -> method
     bucket: float | None = None  # B; None: the planner's choice
-    scale: float = 1.0  # of a net that was scaled: buckets of fixed sizes are, too
+    scale: float = 1.0  # factor by which the net was scaled; scales buckets of fixed sizes, too
     memory: float | None = None  # B per rank; None: no limit
     without: frozenset[str] = frozenset()  # names of methods that are not used unless forced
     mean: bool = True
     seed: int = 0
-    time_limit: float | None = None  # s of search; None: until nothing helps
+    time_limit: float | None = None  # s of search; None: until no change helps
     # Exchanges that plans of several requests for one machine share.
     played: Known | None = None
     report: Report | None = None  # called with every better plan
 
     @property
     def room(self) -> float:
-        """B per rank that a plan should not exceed: the limit, or else the device's memory."""
+        """Return the B per rank that a plan should not exceed: the limit or the device's memory."""
         return self.machine.device.memory if self.memory is None else self.memory
 
     def methods(self, group: Group) -> Iterator[Method]:
-        """The legal methods that this request allows."""
+        """Yield the legal methods that this request allows."""
         allowed = {lossy_name(name) for name in self.lossy}
         for method in legal_methods(group, more=self.lossy):
             if (method.lossless or method.coding in allowed) and method.name not in self.without:
                 yield method
 
     def plan(self, launches: Sequence[Launch] = ()) -> Plan:
-        """Return the plan of these launches; without any it tells what needs none."""
+        """Return the plan of these launches; a plan without launches answers some questions."""
         return Plan(
             net=self.net,
             machine=self.machine,

@@ -1,4 +1,4 @@
-"""What a planner decides about: units of gradient, buckets of units, and when they are ready."""
+"""The search space of a planner: units of gradient, buckets of units, and when they are ready."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,18 +20,18 @@ from commsched.simulate.cores import capacities
 PARTS = 32  # tensors larger than 1/PARTS of the net are split
 MOST_PARTS = 16  # of one tensor
 LEAST_PART = 2**18  # elements
-GROUPS = 4  # of layers, whose small tensors travel together where others may be lossy
+GROUPS = 4  # groups of layers; each group's small tensors share a unit if others may be lossy
 MOST_UNITS = 320  # beyond, neighbours are joined before the search begins
 
 
 class Unit(NamedTuple):
-    """Elements that never part: a tensor, a part of a large one, or some small neighbours."""
+    """Elements that always share a bucket: a tensor, a part of a large one, or small neighbours."""
 
     pieces: tuple[Piece, ...]
     numel: int
     ready: float  # s from the start of the backward pass on
     after: int  # position of the layer whose backward completes it, forward order
-    sparse: bool  # bytes depend on more than its number of elements
+    sparse: bool  # whether bytes depend on more than the number of elements
     forced: str = ""  # the method that the user wants
 
 
@@ -46,12 +46,12 @@ class Bucket(NamedTuple):
 
     @property
     def forced(self) -> str:
-        """The method that the user wants for it."""
+        """Return the method that the user wants for it."""
         return self.units[0].forced
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """Its elements, neighbouring runs of a tensor as one piece."""
+        """Return its elements, neighbouring runs of a tensor as one piece."""
         found: list[Piece] = []
         for piece in (piece for unit in self.units for piece in unit.pieces):
             last = found[-1] if found else None
@@ -93,7 +93,7 @@ def bucket(units: Sequence[Unit]) -> Bucket:
 
 @dataclass(frozen=True, eq=False)
 class StepClock:
-    """Seconds of a step's own work, and what the machine does to exchanges meanwhile."""
+    """The seconds of a step's own work, and how the machine slows exchanges during it."""
 
     forward: tuple[float, ...]  # s per layer
     backward: tuple[float, ...]  # s per layer
@@ -101,15 +101,15 @@ class StepClock:
     overlap: float  # share of a transfer that progresses under compute
     on_cores: bool = False  # whether the ranks' cores compute the layers
     capacity: float = inf  # cores that the tasks of a rank share
-    busy: float = 0.0  # share of its cores that an exchange and its interrupts take on each rank
+    busy: float = 0.0  # share of a rank's cores that an exchange and its interrupts take
     waking: Waking | None = None
-    # s that a rank's share of the cores is busy, besides, with an exchange that wakes its thread up
+    # s for which an exchange that wakes its thread up also keeps a rank's share of the cores busy
     dispatch: float = 0.0
-    handover: float = 0.0  # s, mean until a thread takes up what another one has made ready
-    beside: float = 1.0  # how many times longer both last on a rank that computes
-    slowest: float = 0.0  # s, mean until the last rank's thread has done so
-    early: float = 1.0  # share of `apply` that is done by bucket, if all are at the step's end
-    update: float = 0.0  # s, the rest of it, after the last bucket
+    handover: float = 0.0  # s, mean until a thread takes up the work that another made ready
+    beside: float = 1.0  # factor of `dispatch` and `handover` on a rank that computes
+    slowest: float = 0.0  # s, mean until the threads of all ranks have taken up their work
+    early: float = 1.0  # share of `apply` done per bucket if buckets are applied at the step's end
+    update: float = 0.0  # s, the rest of `apply`, after the last bucket
 
     @classmethod
     def of(cls, request: Request) -> "StepClock":
@@ -142,12 +142,12 @@ class StepClock:
         )
 
     def floor(self, numel: int) -> float:
-        """Seconds of a rank's own work in a step that applies `numel` elements."""
+        """Return the seconds of a rank's own work in a step that applies `numel` elements."""
         return sum(self.backward) + sum(self.forward) + numel * self.apply
 
     @cached_property
     def ready(self) -> tuple[float, ...]:
-        """When the backward of each layer has ended, in s from the start of the pass."""
+        """Return when the backward of each layer has ended, in s from the start of the pass."""
         found, now = [], 0.0
         for seconds in reversed(self.backward):
             now += seconds
@@ -156,7 +156,7 @@ class StepClock:
 
     @cached_property
     def remaining(self) -> tuple[float, ...]:
-        """Forward seconds from each layer on, and 0 after the last."""
+        """Return the forward seconds from each layer on, and 0 after the last."""
         found = [0.0]
         for seconds in reversed(self.forward):
             found.append(found[-1] + seconds)
@@ -164,7 +164,7 @@ class StepClock:
 
 
 def whole_tensors(request: Request, clock: StepClock) -> list[Unit]:
-    """The tensors of a net in backward order."""
+    """Return the tensors of a net in backward order."""
     return [
         Unit(
             (Piece(tensor.name, 0, tensor.numel),),
@@ -180,7 +180,7 @@ def whole_tensors(request: Request, clock: StepClock) -> list[Unit]:
 
 
 def units(request: Request, clock: StepClock) -> list[Unit]:
-    """The units of a net in backward order."""
+    """Return the units of a net in backward order."""
     net, found = request.net, list[Unit]()
     limit = max(net.numel / PARTS, LEAST_PART)
     for whole in whole_tensors(request, clock):
@@ -192,7 +192,7 @@ def units(request: Request, clock: StepClock) -> list[Unit]:
 
 
 def _apart(found: list[Unit], net: Net) -> list[Unit]:
-    """Put the small tensors of some layers behind them, so that their neighbours may be lossy."""
+    """Move each group's small tensors behind the group, so that its other tensors may be lossy."""
     tensors, size = net.tensors, -(-len(found) // GROUPS)
     kept: list[Unit] = []
     for start in range(0, len(found), size or 1):
@@ -243,5 +243,5 @@ def _one(group: list[Unit]) -> Unit:
 
 
 def spec_of(made: Bucket, net: Net) -> BucketSpec:
-    """The expected content of a bucket."""
+    """Return the expected content of a bucket."""
     return BucketSpec.of(made.pieces, net.tensors)

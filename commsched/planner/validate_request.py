@@ -1,4 +1,4 @@
-"""Check a request: say what cannot be planned, and the nearest request that can."""
+"""The check of a request: it refuses what cannot be planned, and names the nearest that can."""
 
 import math
 
@@ -52,15 +52,15 @@ def _check_forced(request: Request, name: str, wanted: str) -> None:
 
 
 def reason(error: CommschedError) -> str:
-    """Return an error without the nearest name, which it chose for a part of a name or one kind."""
+    """Return an error's text without its advice, which looked at a part of the name or one kind."""
     return str(error).partition("; nearest: ")[0]
 
 
 def nearest_method(request: Request, wanted: str, codec: str = "") -> str:
-    """A method that can be forced, for one that cannot; of a `codec`, where one is given.
+    """Return a method that can be forced, near one that cannot; `codec`: the codec it must have.
 
-    It has the same codec where it may, else the same collective with dense values, else a name
-    that is like the wanted one.
+    The method has the same codec if possible, else the same collective with dense values, else a
+    name similar to the wanted one.
     """
     collective, _, of = wanted.partition("+")
     codec = codec or (CODECS[of].name if of in CODECS else of)

@@ -13,7 +13,7 @@ Params = dict[str, Param]
 
 
 class StrategyCandidate(NamedTuple):
-    """A strategy and its parameters, those left out that keep their defaults."""
+    """A strategy and those of its parameters that differ from their defaults."""
 
     strategy: str
     params: Params
@@ -29,8 +29,8 @@ class LeftOut(NamedTuple):
 
     candidate: StrategyCandidate
     why: str
-    need: float = 0.0  # B of a rank, if that is why
-    floor: float = 0.0  # s that it takes at least, if that is why
+    need: float = 0.0  # B of a rank, if the candidate does not fit
+    floor: float = 0.0  # s that it takes at least, if the candidate is too slow
 
 
 def candidates(request: Request) -> Iterator[StrategyCandidate | LeftOut]:
@@ -77,7 +77,7 @@ def _longer(request: Request, found: list[Params], key: str, parameter: Paramete
 
 
 def larger(candidate: StrategyCandidate, given: Params) -> StrategyCandidate | None:
-    """Return the candidate with the defaults of what only saves memory; None if it is that one."""
+    """Return the candidate without parameters that only save memory; None if it has none."""
     known = STRATEGIES[candidate.strategy].parameters
     saving = [key for key in candidate.params if known[key].saves and key not in given]
     firsts = {key: known[key].default for key in saving}

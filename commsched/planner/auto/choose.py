@@ -1,4 +1,4 @@
-"""Choose among all strategies: the least time of the rows that may be chosen, and why."""
+"""The choice among all strategies: the fastest row that may be chosen, and why."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ class ChosenStrategy:
 
     @property
     def best(self) -> tuple[Row, ...]:
-        """Return the best row of each strategy that may be chosen, or else its best row."""
+        """Return each strategy's best row among those that may be chosen, or else among all."""
         found: dict[str, Row] = {}
         for one in self.rows:
             there = found.get(one.candidate.strategy)
@@ -46,7 +46,7 @@ def choose(
     say: Say = lambda _: None,
     exhaustive: bool = False,
 ) -> ChosenStrategy:
-    """Plan candidates within the memory; the winner is the least time of the legal rows.
+    """Plan candidates within the memory; the fastest row that may be chosen wins.
 
     Candidates that can be neither winner nor runner-up are left out, unless `exhaustive`.
     """

@@ -1,4 +1,4 @@
-"""A time that no step of a plan falls below, from the plan before its launches."""
+"""A lower bound of a plan's step time, from the plan without its launches."""
 
 from itertools import accumulate, pairwise
 
@@ -14,13 +14,13 @@ from commsched.program.stages import PipelineStrategy, Stage, dealt, grid
 from commsched.simulate.pipelines import message_seconds
 
 BYTES = {"fp16": 2.0, "bf16": 2.0}  # of an element as these codecs send it
-ROUNDED = 1.0 - 1e-9  # sums in another order than the simulator's differ by less
+ROUNDED = 1.0 - 1e-9  # the simulator adds in another order, which changes a sum by less
 
 
 def floor(plan: Plan) -> float:
-    """Seconds that no simulated step takes less; 0 if none are known.
+    """Return a lower bound of every simulated step, s; 0 if none is known.
 
-    A rank begins a step after all that it computed in the step before. See `pipeline_floor`.
+    A rank begins a step after all its compute of the step before. See `pipeline_floor`.
     """
     strategy, machine = STRATEGIES[plan.strategy], plan.machine
     if not isinstance(strategy, PipelineStrategy):
@@ -32,20 +32,20 @@ def floor(plan: Plan) -> float:
 
 
 def pipeline_floor(plan: Plan) -> float:
-    """Seconds that no step of a pipeline with a flush takes less.
+    """Return a lower bound of each step of a pipeline with a flush, s.
 
-    The longest of some chains of operations from the moment at which the last rank of a pipeline
-    begins a step to the same moment of the next step:
+    It is the longest of some chains of operations, from the moment at which the last rank of a
+    pipeline begins a step to the same moment of the next step:
 
         max over k of (w_k + sum over i < k of (b_i + t_i)) + sum over i < K - 1 of (f_i + t_i)
 
     f_i, b_i [s] = forward and backward of a microbatch in the i-th of K ranks' first stage, with
     the sums of tensor-parallel ranks, see `_sums`; t_i [s] = a message between ranks i and i + 1.
-    w_k [s] = what rank k still computes in all its stages, of m microbatches: m b, and m f for the
-    last rank, since no rank goes backward before the last one goes forward. Or, without the t_{k-1}
-    that follows: all messages backward from rank k, one after the other through its port. Then the
-    last of them goes down to the first rank, which updates, and the next step's first microbatch
-    goes up to the last rank.
+    w_k [s] = the compute that rank k has left in all its stages, of m microbatches: m b, and m f
+    for the last rank, since no rank goes backward before the last one goes forward; or, without the
+    t_{k-1} that follows, all messages backward from rank k, one after the other through its port.
+    Then the last message goes down to the first rank, which updates, and the next step's first
+    microbatch goes up to the last rank.
     Holds for stages that are updated once a step, with compute at the least jitter drawn.
     """
     settings = STRATEGIES[plan.strategy].settings(plan)
@@ -80,7 +80,7 @@ def pipeline_floor(plan: Plan) -> float:
 
 
 def _sums(plan: Plan, stage: Stage, backward: bool) -> float:
-    """Seconds that T tensor-parallel ranks sum activations in a turn of a stage, at least.
+    """Return a lower bound, s, for T tensor-parallel ranks to sum activations in a stage's turn.
 
         (T - 1) / T n e G    for each reduce-scatter or all-gather; a sum is one of each
 
@@ -101,7 +101,7 @@ def _sums(plan: Plan, stage: Stage, backward: bool) -> float:
 
 
 def _fastest(plan: Plan) -> float:
-    """Return a factor that no rank's compute is below in the steps that are simulated."""
+    """Return the least factor by which jitter scales a rank's compute in the simulated steps."""
     if plan.machine.even:
         return 1.0
     return min(fastest(plan.machine, plan.seed, step) for step in range(steps_of(plan)))

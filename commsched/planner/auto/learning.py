@@ -1,4 +1,4 @@
-"""What a plan costs in learning, as the convergence tables of this project measured it."""
+"""The cost in learning of a plan, as the convergence tables of this project measured it."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -21,16 +21,16 @@ Word = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class Lesson(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A case of a convergence table, against dense sums with the same optimiser."""
+    """A case of a convergence table, compared with dense sums under the same optimiser."""
 
     net: Word
     case: Word
     strategy: Word
-    params: dict[str, Param]  # on which learning depends
+    params: dict[str, Param]  # the parameters on which learning depends
     codecs: tuple[str, ...]  # lossy codecs and methods
     unit: Word  # of `lost`
     lost: float  # above 0: worse than dense sums
-    half: Annotated[float, msgspec.Meta(ge=0)]  # of a 95 % interval
+    half: Annotated[float, msgspec.Meta(ge=0)]  # half the width of a 95 % interval
     trainings: Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -43,7 +43,7 @@ class Lessons(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class LearningCost(NamedTuple):
-    """What a plan costs in learning."""
+    """The cost in learning of a plan: what it loses against dense sums, and on which evidence."""
 
     lost: float | None  # worst of the nets; None: not measured
     words: str
@@ -54,7 +54,7 @@ class LearningCost(NamedTuple):
 
 @lru_cache(maxsize=1)
 def lessons() -> tuple[Lesson, ...]:
-    """Read the shipped lessons; parameters that are younger than a lesson had their defaults."""
+    """Read the shipped lessons; a parameter that a lesson does not list had its default."""
     found = files.read(shipped.root() / "learning.json", Lessons).lessons
     return tuple(msgspec.structs.replace(one, params=_all(one)) for one in found)
 
@@ -86,7 +86,7 @@ def loses(plan: Plan, launch: Launch) -> bool:
 
 
 def cost(plan: Plan) -> LearningCost:
-    """Look up what a plan's strategy, parameters and codecs cost; the worst of the nets counts."""
+    """Look up the cost of a plan's strategy, parameters and codecs on the worst of the nets."""
     strategy, codecs = STRATEGIES[plan.strategy], lossy_codecs(plan)
     params = decisive(plan.strategy, strategy.settings(plan))
     if strategy.exact:
@@ -105,12 +105,12 @@ def cost(plan: Plan) -> LearningCost:
 
 
 def cost_of(codec: str) -> LearningCost:
-    """Look up what a lossy codec or method costs under dense sums; the worst of the nets counts."""
+    """Look up the cost of a lossy codec or method under `sync` on the worst of the nets."""
     return _worst(DENSE, None, (lossy_name(codec),))
 
 
 def may_be_chosen(lost: float, unmeasured: bool) -> Callable[[Plan], bool]:
-    """Return a test of plans: they lose at most `lost`, or it is not known and that is allowed."""
+    """Return a test of plans: the loss is at most `lost`, or unknown and `unmeasured` is set."""
 
     def test(plan: Plan) -> bool:
         found = cost(plan).lost
@@ -120,7 +120,7 @@ def may_be_chosen(lost: float, unmeasured: bool) -> Callable[[Plan], bool]:
 
 
 def _alike(one: str, other: str) -> bool:
-    """Tell whether strategies with equal parameters learn alike: they are one, or both exact."""
+    """Tell whether two strategies with equal parameters learn alike: equal, or both exact."""
     return one == other or (STRATEGIES[one].exact and STRATEGIES[other].exact)
 
 

@@ -1,4 +1,4 @@
-"""Say in words why a strategy was chosen, and what keeps the others behind it."""
+"""Sentences on why a strategy was chosen, and why the others were not."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -83,7 +83,7 @@ def _difference(one: Row, other: Row) -> str:
 
 
 def _faster(choice: ChosenStrategy) -> Iterator[str]:
-    """Name what takes less time than the winner and must not be chosen."""
+    """Name the rows that take less time than the winner but must not be chosen."""
     for one in choice.best:
         if one.refused and one.time < choice.winner.time:
             yield (
@@ -93,7 +93,7 @@ def _faster(choice: ChosenStrategy) -> Iterator[str]:
 
 
 def _risk(choice: ChosenStrategy) -> Iterator[str]:
-    """Tell whether the winner stays first where links give less than the machine file says."""
+    """Tell whether the winner stays first if links are slower than the machine file says."""
     first, second = choice.winner, choice.runner_up
     if second is None or first.risk is None or second.risk is None:
         return

@@ -1,4 +1,4 @@
-"""What a candidate's plan takes: time, bytes, memory, cost in learning, and risk."""
+"""The row of a candidate's plan: time, bytes, memory, cost in learning, and risk."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ SHARE = 0.8  # of the links' rates that a row's risk assumes
 
 
 class Times(NamedTuple):
-    """Seconds of a step, a mean over the training's periods and the ranks, and bytes sent."""
+    """The seconds of a step and the bytes sent, as means over the training's periods and ranks."""
 
     step: float
     exposed: float  # communication while a rank does not compute
@@ -34,17 +34,17 @@ class Times(NamedTuple):
 
     @property
     def busy(self) -> float:
-        """Seconds of the rest: computing, updating, coding."""
+        """Return the seconds of the rest: computing, updating, coding."""
         return max(self.step - self.exposed - self.bubble, 0.0)
 
     def scaled(self, factor: float) -> "Times":
-        """Return the times of another number of steps."""
+        """Return the times multiplied by a factor."""
         return Times(*(value * factor for value in self))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A candidate with its plan; `times` are those of as many batches as there are ranks."""
+    """A candidate with its plan; `times` are for as many batches as there are ranks."""
 
     candidate: StrategyCandidate
     plan: Plan
@@ -57,7 +57,7 @@ class Row:
 
     @property
     def told(self) -> StrategyCandidate:
-        """Return the candidate with the codec of messages, if one was chosen for its plan."""
+        """Return the candidate; add the codec of messages if the plan chose one."""
         name = str(self.plan.params.get(KEY, AS_THEY_ARE))
         if KEY in self.candidate.params or name == AS_THEY_ARE:
             return self.candidate
@@ -65,19 +65,19 @@ class Row:
 
     @property
     def time(self) -> float:
-        """Seconds in which all ranks together compute as many batches as there are ranks."""
+        """Return the s in which all ranks together compute as many batches as there are ranks."""
         return self.times.step
 
 
 def runner_up(legal: Sequence[Row]) -> Row | None:
-    """Return the best row of another strategy than the first's, or else of other parameters."""
+    """Return the best row of another strategy than the winner's, or else of other parameters."""
     first, *others = legal
     apart = (one for one in others if one.candidate.strategy != first.candidate.strategy)
     return next(apart, others[0] if others else None)
 
 
 def request_of(request: Request, candidate: StrategyCandidate, limit: float) -> Request:
-    """Return the request of one candidate; frames without an error budget get nothing lossy."""
+    """Return the request of a candidate; with an error budget, only `sync` may use lossy codecs."""
     found = replace(
         request, strategy=candidate.strategy, params=dict(candidate.params), memory=limit
     )
@@ -87,7 +87,7 @@ def request_of(request: Request, candidate: StrategyCandidate, limit: float) -> 
 
 
 def outline(request: Request) -> Plan:
-    """Return a request's plan before its launches, which tells what needs no launches."""
+    """Return a request's plan without its launches, for questions that need none."""
     if request.strategy in OUTLINES:
         return OUTLINES[request.strategy](request)
     return request.plan()
@@ -115,7 +115,7 @@ def row(request: Request, candidate: StrategyCandidate, planner: str, limit: flo
 
 
 def learning(plan: Plan, batches: int) -> LearningCost:
-    """Look up the cost in learning; that of a step with more or fewer batches is not known."""
+    """Look up the cost in learning, which is unknown for other numbers of batches than ranks."""
     if batches == plan.machine.size:
         return cost(plan)
     return LearningCost(
@@ -143,7 +143,7 @@ def times(plan: Plan, known: Known | None = None) -> Times:
 
 
 def steps_of(plan: Plan) -> int:
-    """Count the steps that a row simulates: those of a prediction; of even ranks few suffice."""
+    """Count the steps that a row simulates: those of a prediction; few if ranks are even."""
     if not plan.machine.even:
         return 1 + usual_steps(plan)
     alike, cycle = STRATEGIES[plan.strategy].sums_every_step, cycle_of(plan)
@@ -157,7 +157,7 @@ def _simulated(plan: Plan, known: Known) -> Times:
 
 
 def risky(row: Row, known: Known) -> Row:
-    """Return a row with its risk: what its plan takes on links of a share of their rates.
+    """Return a row with its risk: the time's growth on links at SHARE of their rates.
 
     known: exchanges of other plans on those links.
     """

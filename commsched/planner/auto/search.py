@@ -1,4 +1,4 @@
-"""The search among candidates: cheap ones first, and none that is known to be slow."""
+"""The search among candidates: the fastest floors first, and none that is surely slow."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ LONGER = (
 NO_TIME = "no time was left"
 SLOWER = "above the runner-up"
 HIDDEN = "above the best of the strategy, and not measured in learning"
-PARTS = 4  # a candidate may take that part of the time left, or more if fewer wait
+PARTS = 4  # a candidate may take 1/PARTS of the time left, or more if fewer candidates wait
 Say = Callable[[str], None]
 
 
@@ -32,7 +32,7 @@ class _Unplanned(NamedTuple):
     """A candidate that is not planned yet."""
 
     candidate: StrategyCandidate
-    floor: float  # s that its row's time is not below
+    floor: float  # s, a lower bound of its row's time
 
 
 class StrategySearch:
@@ -52,7 +52,7 @@ class StrategySearch:
         self.lost, self.unmeasured, self.say = lost, unmeasured, say
         self.exhaustive = exhaustive
         self.floors: dict[str, float] = {}  # by candidate's words, s
-        self.hidden: set[str] = set()  # candidates that no launches make ones that may be chosen
+        self.hidden: set[str] = set()  # candidates that may not be chosen, whatever their launches
         self.rows: list[Row] = []
         self.left_out: list[LeftOut] = []
         self.stopped = False
@@ -62,11 +62,11 @@ class StrategySearch:
     def run(self) -> None:
         """Plan every candidate until the time is over; an interrupt keeps the rows so far.
 
-        Strategies whose ranks compute the whole net come first, then pipelines. Of either kind, the
-        candidates of the least floors come first, and those are left out whose floor is above the
-        runner-up: the time of any other row is then above it, too. Candidates whose cost in
-        learning nobody has measured, and that are therefore refused, come last: of these only what
-        may be the best of its strategy is planned.
+        Strategies whose ranks compute the whole net come first, then pipelines. Within either kind,
+        candidates are planned in the order of their floors. Candidates whose floor is above the
+        runner-up's time are left out, since their own time is then above it, too. Candidates that
+        are refused because nobody has measured their cost in learning come last; they are planned
+        only if they may be the best of their strategy.
         """
         found = [*candidates(self.request)]
         self.left_out += [each for each in found if isinstance(each, LeftOut)]
@@ -108,7 +108,7 @@ class StrategySearch:
         self.stopped = self.stopped or (self.over() and bool(self._legal()))
 
     def _waiting(self, some: Iterator[StrategyCandidate]) -> Iterator[_Unplanned]:
-        """Yield what may be planned of the next candidates: of all, or of one if time is over."""
+        """Yield all remaining candidates that may be planned; a single one once time is over."""
         for each in some:
             with self._noted(each):
                 self._floor(each)
@@ -120,7 +120,7 @@ class StrategySearch:
     def _floor(self, candidate: StrategyCandidate) -> None:
         """Note a candidate's floor if it fits and may be chosen.
 
-        What only saves memory takes no less than the candidate without it.
+        A parameter that only saves memory keeps the floor of the candidate without it.
         """
         if self.stopped:
             raise CommschedError(NO_TIME)
@@ -139,14 +139,14 @@ class StrategySearch:
         if batches > plan.machine.size and not self.unmeasured:
             raise CommschedError(LONGER)
         self.floors[candidate.words] = floor(plan) * plan.machine.size / batches
-        # What nobody has measured without lossy launches, nobody has measured with them.
+        # A strategy not measured without lossy launches was not measured with them either.
         if not self.unmeasured and learning(plan, batches).lost is None:
             self.hidden.add(candidate.words)
 
     def _try(self, candidate: StrategyCandidate, waiting: int) -> None:
-        """Plan a candidate unless what it only saves is not needed.
+        """Plan a candidate unless it only saves memory that is not needed.
 
-        It may take a part of the time left, so that the first of those waiting do not take all.
+        It may take a part of the time left, so that the first candidates leave time to the others.
         """
         spare = larger(candidate, dict(self.request.params))
         if spare is not None and spare in [one.candidate for one in self.rows]:
@@ -163,14 +163,14 @@ class StrategySearch:
         return sorted((one for one in self.rows if not one.refused), key=lambda one: one.time)
 
     def _second(self) -> float:
-        """Return a time above which no row is the winner or the runner-up, s."""
+        """Return a time, s; a row above it is neither the winner nor the runner-up."""
         legal = self._legal()
         second = runner_up(legal) if legal and not self.exhaustive else None
         alone = second is None or second.candidate.strategy == legal[0].candidate.strategy
         return inf if second is None or alone else second.time
 
     def _most(self, candidate: StrategyCandidate) -> tuple[float, str]:
-        """Return the s above which a candidate's row tells nothing, and why."""
+        """Return a time, s, above which a candidate need not be planned, and why."""
         found = [(self._second(), SLOWER)]
         if candidate.words in self.hidden and not self.exhaustive:
             own = (one for one in self.rows if one.candidate.strategy == candidate.strategy)
@@ -184,7 +184,7 @@ class StrategySearch:
         self.say(f"{candidate.words}, {number + 1} of {count}{best}")
 
     def _refused(self, found: Row) -> str:
-        """Say why learning forbids to choose a row; empty if it does not."""
+        """Say why the cost in learning forbids to choose a row; empty if it does not."""
         lost = found.learning.lost
         if lost is None:
             return "" if self.unmeasured else "its cost in learning was not measured"

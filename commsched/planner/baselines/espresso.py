@@ -43,7 +43,7 @@ def espresso(problem: Problem) -> Candidate:
 
 
 def _seconds(problem: Problem, method: int) -> np.ndarray:
-    """(tensors, 3) s of every tensor by one method: encode, exchange, decode."""
+    """Return (tensors, 3) s of every tensor by one method: encode, exchange, decode."""
     made = problem.tensors
     rows: PricedRows = problem.prices.rows(made, [method] * len(made), 0.0)
     vote, encode, exchange, decode = rows.seconds.sum(axis=1)
@@ -51,13 +51,13 @@ def _seconds(problem: Problem, method: int) -> np.ndarray:
 
 
 def _numbers(problem: Problem) -> set[int]:
-    """The methods that some tensor has or may have."""
+    """Return the methods that some tensor has or may have."""
     made = problem.tensors
     return {m for one in made for m in (*problem.options(one), problem.library(one))}
 
 
 def _worse(table: dict[int, np.ndarray], method: int, tensor: int, than: int) -> bool:
-    """Whether a method is nowhere faster for a tensor than another."""
+    """Tell whether a method is nowhere faster for a tensor than another."""
     return bool((table[method][tensor] >= table[than][tensor]).all())
 
 

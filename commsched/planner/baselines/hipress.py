@@ -38,6 +38,6 @@ def hipress(problem: Problem) -> Candidate:
 
 
 def _parts(one: Bucket, count: int) -> list[Bucket]:
-    """Near-equal parts of a tensor; one where it is too small, forced or sparse."""
+    """Return near-equal parts of a tensor; one where it is too small, forced or sparse."""
     (unit,) = one.units
     return [bucket([part]) for part in parted(unit, 1 if unit.numel < count else count)]

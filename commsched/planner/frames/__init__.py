@@ -1,1 +1,1 @@
-"""How the plan of each strategy is made around a planner: one file per strategy."""
+"""Frames, which make a strategy's plan with the help of a planner: one file per strategy."""

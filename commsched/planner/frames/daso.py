@@ -45,26 +45,26 @@ def daso(request: Request, planner: Planner) -> Plan:
 
 
 def _deciding(request: Request) -> frozenset[str]:
-    """The methods that decide by a node's data: other nodes might decide otherwise."""
+    """Return the methods whose exchanges depend on data: nodes could decide differently."""
     group = request.machine.everyone
     spec, methods = BucketSpec.uniform(group.size), request.methods(group)
     return frozenset(m.name for m in methods if chooses(m.phases(spec, group)))
 
 
 def _peers(machine: Machine) -> Group:
-    """The first rank of every node."""
+    """Return the group of the first rank of every node."""
     return machine.group(members[0] for members in machine.everyone.members)
 
 
 def _alone(launch: Launch) -> Reason | None:
-    """Why a method, without what holds for the iteration of one node only."""
+    """Return a launch's reason without margins, which hold for the iteration of one node only."""
     if launch.reason is None:
         return None
     return replace(launch.reason, margin=0.0, opposite="", opposite_margin=0.0)
 
 
 def _spreads(request: Request, cycling: list[Launch], node: Machine) -> Iterator[Launch]:
-    """The broadcast of each chunk inside the nodes."""
+    """Yield the broadcast of each chunk inside the nodes."""
     known: dict[BucketSpec, float] = {}  # by content, s
     for number, launch in enumerate(cycling):
         spec = BucketSpec.of(launch.pieces, request.net.tensors)

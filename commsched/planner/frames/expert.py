@@ -22,7 +22,7 @@ from commsched.planner.request import Request
 from commsched.program.expert_groups import COMBINE, DISPATCH, ExpertGroups
 from commsched.program.registry import STRATEGIES
 
-SOLE = "ring+dense"  # of one replica: nothing travels
+SOLE = "ring+dense"  # the method of a single replica, which exchanges nothing
 Open = tuple[Launch, list[Method]]  # a launch without a method, and those that it may have
 Costs = dict[tuple[object, ...], Priced]
 
@@ -44,7 +44,7 @@ def shared(request: Request, planner: Planner) -> Plan:
 
 
 def _routed(net: Net, capacity: float, zipf: float) -> Net:
-    """Give the experts of a net another capacity or load, if one is wanted."""
+    """Give the experts of a net another capacity or load if the user wants one."""
     more = {"capacity": capacity} if capacity else {}
     if zipf >= 0.0:
         more |= {"zipf": zipf, "load": ()}  # type: ignore[dict-item]
@@ -56,7 +56,7 @@ def _routed(net: Net, capacity: float, zipf: float) -> Net:
 
 
 def _plans(requests: Sequence[Request], degrees: Sequence[int]) -> Iterator[Plan]:
-    """Plan one bucket, then more, for each of the degrees; `requests`: of their nets."""
+    """Plan one bucket, then several, for each degree; requests: one for each degree's net."""
     costs: Costs = {}
     plans = [_outline(*each) for each in zip(requests, degrees, strict=True)]
     sends = [list(_sends(plan, ExpertGroups(plan))) for plan in plans]
@@ -137,7 +137,7 @@ def _sums(request: Request, plan: Plan, size: float) -> Iterator[Open]:
 def _options(
     request: Request, plan: Plan, launch: Launch, forced: str, known: dict[Group, list[Method]]
 ) -> list[Method]:
-    """List the methods that may sum a bucket; `known`: of each group."""
+    """List the methods that may sum a bucket; known: the methods of each group so far."""
     group = plan.group(launch)
     if forced or group.size == 1:
         return [find_method(forced or SOLE)]
@@ -166,7 +166,7 @@ def _price(plans: Iterable[tuple[Plan, list[Open]]], costs: Costs) -> None:
 
 
 def _key(plan: Plan, launch: Launch, methods: list[Method]) -> tuple[object, ...]:
-    """Return what tells the price of a launch."""
+    """Return a key that is equal for launches of equal prices."""
     ranks, names = plan.group(launch).ranks, tuple(method.name for method in methods)
     return plan.spec(launch), ranks, bool(launch.group), names
 

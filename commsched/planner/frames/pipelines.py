@@ -1,4 +1,4 @@
-"""The frame of strategies that are planned by stages."""
+"""The frame of strategies whose plans have stages."""
 
 from commsched.planner.pipelines import pipelined, staged
 from commsched.planner.registry import FRAMES, OUTLINES

@@ -64,9 +64,9 @@ def _gridded(request: Request) -> Plan:
 
 
 def with_degrees(request: Request, make: Callable[[Request], Plan] | None = None) -> Plan:
-    """Return the plan without launches, with the degrees that are wanted, or that fit.
+    """Return the plan without launches, with the wanted degrees or the first that fit.
 
-    make: makes the plan with its launches, which a limit that is advised has room for.
+    make: makes the plan with its launches; an error advises a memory limit that includes them.
     """
     size = request.machine.size
     given = STRATEGIES[request.strategy].defaults | dict(request.params)
@@ -97,12 +97,12 @@ def _widest(net: Net, machine: Machine) -> int:
     nodes = set(machine.ranks_of_node)
     found = max(k for k in degrees(net, min(nodes)) if all(ranks % k == 0 for ranks in nodes))
     if found == 1 < min(nodes):
-        cut_net(net, 2)  # says why no ranks can share a layer
+        cut_net(net, 2)  # raises an error that says why ranks cannot share a layer
     return found
 
 
 def _too_much(plan: Plan, need: float, limit: float) -> str:
-    """Say that a plan does not fit, and what would."""
+    """Say that a plan does not fit, and name parameters or a limit that would."""
     width, stages = plan.params["tensor"], plan.params.get("pipeline", 1)
     more = [
         f"{key}={value}"
@@ -122,7 +122,7 @@ def _with(plan: Plan, key: str, value: Param) -> Plan:
 
 
 def _buckets(request: Request, plan: Plan, stage: Stage) -> list[Launch]:
-    """Make the buckets of a stage, each of tensors whose gradients the same ranks sum."""
+    """Make the buckets of a stage; the gradients of a bucket are summed by the same ranks."""
     teams = gradient_teams(plan.net, stage)
     found = [bucket for team in teams for bucket in stage_buckets(request, plan, team)]
     return [
@@ -132,7 +132,7 @@ def _buckets(request: Request, plan: Plan, stage: Stage) -> list[Launch]:
 
 
 def _activations(plan: Plan, stage: Stage, costs: Costs) -> Iterator[Launch]:
-    """Make the launches for each number of activations that the ranks of a replica sum."""
+    """Make the launches that sum activations in a replica, for each number of elements."""
     if stage.width == 1:
         return
     layers: dict[int, Layer] = {}

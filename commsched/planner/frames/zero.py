@@ -22,10 +22,10 @@ from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
 from commsched.program.units import GATHER, REGATHER
 
-STEMS = {"": "g", GATHER: "p", REGATHER: "r"}  # of launches' names, by purpose
-APART = tuple(name for name in SUMS if name != HYBRID)  # shards that are nowhere twice
-TYPES = {"float16": "fp16", "bfloat16": "bf16"}  # of parameters -> codec
-DROPPED = 8  # fewest units that zero3 tries: what it gathers would else be most of the net
+STEMS = {"": "g", GATHER: "p", REGATHER: "r"}  # purpose -> first letter of a launch's name
+APART = tuple(name for name in SUMS if name != HYBRID)  # sums in which one rank has each shard
+TYPES = {"float16": "fp16", "bfloat16": "bf16"}  # type of the parameters -> codec
+DROPPED = 8  # fewest units that zero3 tries: fewer would gather most of the net at once
 Costs = dict[tuple[str, bool, BucketSpec], Priced]  # by purpose, whether lane by lane, and bucket
 
 
@@ -60,7 +60,7 @@ def _check(request: Request) -> None:
 
 
 def _ways(request: Request) -> tuple[bool, ...]:
-    """Say whether shards may lie lane by lane: True, rank by rank: False, or either way."""
+    """List the orders of shards to try: lane by lane (True), rank by rank (False), or both."""
     node, everyone = request.params.get("shard") == "node", request.machine.everyone
     sizes = {len(members) for members in everyone.members}
     two = len(everyone.members) > 1 and len(sizes) == 1 and sizes != {1}
@@ -68,10 +68,10 @@ def _ways(request: Request) -> tuple[bool, ...]:
 
 
 def _plan(request: Request, size: float, levels: bool, priced: Costs) -> Plan:
-    """Plan units of at most `size` B as float32, or of one layer."""
+    """Plan units of at most `size` B as float32, but of at least one layer."""
     plan = request.plan()
     groups = list(_units(request.net.layers, size))
-    # Units that the window has room for stay gathered from forward to backward.
+    # Units that fit into the window stay gathered from forward to backward.
     ahead = STRATEGIES[request.strategy].settings(plan).get("prefetch")
     again = [] if ahead is None else groups[: max(0, len(groups) - (int(ahead) + 1) // 2)]
     launches = [
@@ -83,7 +83,7 @@ def _plan(request: Request, size: float, levels: bool, priced: Costs) -> Plan:
 
 
 def _units(layers: tuple[Layer, ...], size: float) -> Iterator[list[Layer]]:
-    """Cut the layers that have tensors into runs, in the order of forward."""
+    """Cut the layers that have tensors into units of neighbours, in forward order."""
     unit: list[Layer] = []
     for layer in (layer for layer in layers if layer.tensors):
         if unit and 4.0 * sum(t.numel for x in (*unit, layer) for t in x.tensors) > size:
@@ -131,7 +131,7 @@ def _launches(
 
 
 def gathered(net: Net, wanted: str) -> str:
-    """Return the codec of gathered parameters; "auto": what their type loses nothing by."""
+    """Return the codec of gathered parameters; "auto": one that loses nothing of their type."""
     kinds = {TYPES.get(tensor.dtype, "dense") for tensor in net.tensors.values()}
     return wanted if wanted != "auto" else kinds.pop() if len(kinds) == 1 else "dense"
 

@@ -1,4 +1,4 @@
-"""The error budget: the lossy methods that a bucket may have, by errors that were measured."""
+"""The error budget: which lossy methods a bucket may have, according to measured errors."""
 
 from collections.abc import Iterable, Sequence
 
@@ -17,7 +17,7 @@ from commsched.planner.validate_request import nearest_method
 
 
 class ErrorBudget:
-    """What a request's `max_error` and `small` allow."""
+    """The methods that a request's `max_error` and `small` allow for each tensor."""
 
     def __init__(self, request: Request) -> None:
         self._budget = request.max_error
@@ -29,15 +29,15 @@ class ErrorBudget:
 
     @property
     def active(self) -> bool:
-        """Whether there is a budget."""
+        """Tell whether there is a budget."""
         return self._budget is not None
 
     def allows(self, method: Method, made: Bucket) -> bool:
-        """Whether every tensor of a bucket may have a method."""
+        """Tell whether every tensor of a bucket may have a method."""
         return method.lossless or all(self._unit(method, unit) for unit in made.units)
 
     def units(self, method: Method, units: Sequence[Unit]) -> Bools:
-        """Which units may have a method: (units,)."""
+        """Tell for each unit whether it may have a method: (units,)."""
         return np.array([method.lossless or self._unit(method, unit) for unit in units], np.bool_)
 
     def _unit(self, method: Method, unit: Unit) -> bool:
@@ -48,7 +48,7 @@ class ErrorBudget:
         return self._known[key]
 
     def tensor(self, method: Method, tensor: Tensor) -> bool:
-        """Whether a tensor may have a method."""
+        """Tell whether a tensor may have a method."""
         if self._budget is None or method.lossless or self._force.get(tensor.name) == method.name:
             return True
         if not self._small and is_small(tensor.shape):
@@ -57,14 +57,14 @@ class ErrorBudget:
 
 
 def loss(request: Request, method: Method, tensor: Tensor) -> float:
-    """The error of a method on the recorded gradients of a tensor, or else on drawn ones."""
+    """Return a method's error on the recorded gradients of a tensor, or else on random ones."""
     if request.recorded is not None and tensor.name in request.recorded.gradients:
         return request.recorded.error(method, tensor)
     return error(method, tensor.sparsity, tensor.numel, tensor.decay)
 
 
 def measured_on(request: Request, tensor: Tensor) -> str:
-    """Where the errors of a tensor come from."""
+    """Describe the gradients on which the errors of a tensor are measured."""
     if request.recorded is not None and tensor.name in request.recorded.gradients:
         count = len(request.recorded.gradients[tensor.name])
         return f"{count} recorded gradients of {request.recorded.where}"
@@ -110,7 +110,7 @@ def check(request: Request) -> None:
 
 
 def nearest(request: Request, tensor: Tensor) -> tuple[str, float]:
-    """The lossy codec or method of the largest error within the budget, else no loss at all."""
+    """Return the allowed lossy codec or method of the largest error, or else a lossless one."""
     assert request.max_error is not None
     inside = [(e, name) for name, e in errors(request, tensor) if e <= request.max_error]
     found = max(inside, default=(0.0, "dense"))
@@ -118,7 +118,7 @@ def nearest(request: Request, tensor: Tensor) -> tuple[str, float]:
 
 
 def errors(request: Request, tensor: Tensor) -> Iterable[tuple[str, float]]:
-    """The lossy codecs and methods that the request allows, each with its error on a tensor."""
+    """Yield the lossy codecs and methods that the request allows, with their errors."""
     seen = set()
     for method in request.methods(request.machine.everyone):
         if not method.lossless and method.coding not in seen:
@@ -127,9 +127,9 @@ def errors(request: Request, tensor: Tensor) -> Iterable[tuple[str, float]]:
 
 
 def verdict(request: Request) -> list[str]:
-    """What the budget means, in words: per allowed codec its error on the largest tensor.
+    """Describe the error budget: each allowed codec's error on the largest tensor.
 
-    And on which gradients it was measured.
+    The text also names the gradients on which the errors were measured.
     """
     if request.max_error is None or not request.net.tensors:
         return []
@@ -150,7 +150,7 @@ def verdict(request: Request) -> list[str]:
 
 
 def check_plan(request: Request, plan: Plan) -> None:
-    """Refuse a plan of a planner that does not know budgets and went beyond."""
+    """Refuse a plan that exceeds the budget; planners of other systems know no budgets."""
     guard = ErrorBudget(request)
     for launch in plan.launches:
         method = find_method(launch.method)

@@ -18,18 +18,19 @@ from commsched.units import nbytes
 
 # A bucket is at most 1/PARTS of the net; the last attempt gives each tensor a bucket.
 PARTS = (4, 16, 64)
-SHARE = 0.5  # of its bucket that a method's packets take at most, before only the least do
-NEAR = 1.001  # times the iteration of the plan without a limit: then the search is over
+SHARE = 0.5  # a method with small packets: they take at most this share of their bucket
+NEAR = 1.001  # the search ends within this factor of the iteration without a limit
 NOTHING = 1.0  # B, which no plan fits into
 SAME = 1e-12  # relative: a limit in GB is rounded
 
 
 def fitting(request: Request, planner: Planner) -> Plan:
-    """The plan of a request if it fits `request.memory`, else the best of narrower ones that do.
+    """Return the plan of a request if it fits `request.memory`, else the best restricted plan.
 
-    Narrower are methods that keep nothing from step to step, of these such with small packets, and
-    buckets of at most a part of the net. With each set of methods the largest buckets that fit
-    count; the shortest iteration is taken. An error names the least limit where none fits.
+    Restricted plans use only methods that keep nothing from step to step, then only those with
+    small packets, and buckets of at most a part of the net. Each set of methods gets the largest
+    buckets that fit; the plan with the shortest iteration is returned. If none fits, an error names
+    the least limit.
     """
     end, first = Deadline(request.time_limit), planner(replace(request, memory=None))
     if fits(request, first):
@@ -52,11 +53,11 @@ def fitting(request: Request, planner: Planner) -> Plan:
 
 
 def framed(request: Request, frame: Planner) -> Plan:
-    """The plan of a strategy's frame; with narrower methods only if it does not fit otherwise.
+    """Return the plan of a strategy's frame, with fewer and fewer methods until it fits.
 
-    Last without any loss, since lossy codecs keep what they have not sent, and then all again as if
-    nothing fitted: a frame may plan a part alone, for which its limit is no limit. If no plan fits,
-    the one that needs least.
+    First without methods that keep state or need large packets, then without lossy codecs, since
+    these keep what they have not sent, then all of this again under a limit of NOTHING: a frame may
+    plan only a part of the net, which alone would fit. If no plan fits, the smallest is returned.
     """
     end, found = Deadline(request.time_limit), [frame(request)]
     if request.memory is None or fits(request, found[0]):
@@ -73,13 +74,13 @@ def framed(request: Request, frame: Planner) -> Plan:
 
 
 def fits(request: Request, plan: Plan) -> bool:
-    """Whether every rank has room for a plan."""
+    """Tell whether every rank has room for a plan."""
     assert request.memory is not None
     return needed(plan) <= request.memory * (1 + SAME)
 
 
 def refusal(request: Request, plan: Plan) -> CommschedError:
-    """Why a plan is too large, and the limit under which it is not."""
+    """Return an error that says why a plan is too large, and under which limit it fits."""
     assert request.memory is not None
     memory = STRATEGIES[plan.strategy].memory(plan)
     parts = ", ".join(f"{name} {nbytes(size)}" for name, size in memory._asdict().items())
@@ -91,17 +92,17 @@ def refusal(request: Request, plan: Plan) -> CommschedError:
 
 
 def enough(size: float) -> str:
-    """Write a limit of whole bytes that `size` bytes fit into, as options read it."""
+    """Write the least limit, in whole bytes, that holds `size` bytes, as options read it."""
     return f"a limit of {math.ceil(size) / 1e9:.15g}GB"
 
 
 def needed(plan: Plan) -> float:
-    """Bytes on the rank that needs most."""
+    """Return the bytes of a plan on the rank that needs most."""
     return STRATEGIES[plan.strategy].memory(plan).total
 
 
 def _sizes(request: Request) -> list[float | None]:
-    """Limits of buckets, from none to one that every tensor exceeds."""
+    """List limits of buckets, from no limit to one that every tensor exceeds."""
     if request.bucket is not None:
         return [request.bucket]
     total = 4.0 * request.net.numel
@@ -109,9 +110,10 @@ def _sizes(request: Request) -> list[float | None]:
 
 
 def method_sets(request: Request) -> Iterator[frozenset[str]]:
-    """Methods to do without: none, those that keep something, those of large packets, of most.
+    """Yield sets of methods to exclude, each larger than the last.
 
-    Where all keep something, packets alone decide.
+    No methods; those that keep state between steps; those with large packets; all but those with
+    the smallest packets. If all methods keep state, packets alone decide.
     """
     spec = BucketSpec.uniform(max(request.net.numel, 1))
     group = request.machine.everyone

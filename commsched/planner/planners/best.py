@@ -1,4 +1,4 @@
-"""Our planner: the iteration of the whole timeline decides on buckets, order and methods."""
+"""Our planner: it chooses buckets, order and methods by the iteration of the whole timeline."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -26,7 +26,7 @@ class Found(NamedTuple):
 
 @PLANNERS.add("best")
 def best(request: Request) -> Plan:
-    """Search until nothing helps, the time is up, or Ctrl-C; then return the best plan so far."""
+    """Search until no change helps, the time is up, or Ctrl-C; then return the best plan so far."""
     if not searches(request):
         return replace(greedy(request), planner="best")
     found = searched(request, Deadline(request.time_limit))
@@ -34,7 +34,7 @@ def best(request: Request) -> Plan:
 
 
 def searches(request: Request) -> bool:
-    """Tell whether there is something to search for: gradients that all ranks sum each step."""
+    """Tell whether a request needs a search: all ranks sum gradients in each step."""
     return STRATEGIES[request.strategy].sums_every_step and bool(request.net.tensors)
 
 
@@ -44,7 +44,7 @@ def searched(
     tables: PriceTables | None = None,
     narrower: Narrower = NO_SEARCH,
 ) -> Found:
-    """Search from the best first plan, or on what searches among fewer methods have found."""
+    """Search from a first plan, or from the plans of searches among fewer methods."""
     return found_by(Search(request, deadline, tables=tables, narrower=narrower))
 
 

@@ -21,12 +21,12 @@ from commsched.planner.request import Request
 from commsched.planner.search.shortlist import without_skippers
 from commsched.simulate.engine import simulate
 
-# Buckets per net that are tried where the user gives no size; the best simulated iteration wins.
+# Numbers of buckets to try if the user gives no size; the best simulated iteration wins.
 COUNTS = (1, 4, 8, 16, 32, 64)
 
 # Ranks up to which playing every move takes no longer than a closed form.
 FEW = 8
-# A closed form is at most 15 % above what is played (`cost.closed`): what is further above the
+# A closed form is at most 15 % above the played price (`cost.closed`): a method further above the
 # second is not played.
 MARGIN = 1.25
 
@@ -48,7 +48,7 @@ def greedy(request: Request) -> Plan:
 
 
 def _iteration(plan: Plan) -> float:
-    """Seconds of the second simulated step: the first has no exchanges left over."""
+    """Return the seconds of the second simulated step: the first has no exchanges left over."""
     return float(simulate(plan, steps=3).iterations[1])
 
 
@@ -66,7 +66,7 @@ def _priced(request: Request, every: list[list[list[Piece]]]) -> Known:
 
 
 def _with_buckets(request: Request, groups: list[list[Piece]], known: Known) -> Plan:
-    """The cheapest method for each bucket."""
+    """Return the plan with the cheapest method for each bucket."""
 
     def choose(launch: Launch) -> Launch:
         spec = BucketSpec.of(launch.pieces, request.net.tensors)
@@ -76,7 +76,7 @@ def _with_buckets(request: Request, groups: list[list[Piece]], known: Known) -> 
 
 
 def useful(methods: list[Method], spec: BucketSpec) -> list[Method]:
-    """Without the codecs that leave out zeros where a bucket has none."""
+    """Return the methods; if the bucket has no zeros, without codecs that leave out zeros."""
     whole = np.array([spec.numel])
     if spec.nonzeros(np.zeros(1, np.int64), whole, 1)[0] < spec.numel:
         return methods
@@ -84,7 +84,7 @@ def useful(methods: list[Method], spec: BucketSpec) -> list[Method]:
 
 
 def without_choices(methods: list[Method], spec: BucketSpec, group: Group) -> list[Method]:
-    """Without the methods whose exchanges depend on the data: teams could decide differently."""
+    """Return the methods without those whose exchanges depend on data: teams could differ."""
     return [m for m in methods if not chooses(m.phases(m.seen(spec, group), group))]
 
 
@@ -106,7 +106,7 @@ def cheapest(methods: Sequence[Method], spec: BucketSpec, machine: Machine, grou
 
 
 def cheapest_all(every: Sequence[Asked]) -> list[Priced]:
-    """Return what `cheapest` says of each bucket; all of them are priced step by step together."""
+    """Return the result of `cheapest` for each bucket; all buckets are priced together."""
     found: dict[int, Priced] = {}
     going = {i: _ranked(asked) for i, asked in enumerate(every)}
     played: dict[int, Played] = {}
@@ -129,15 +129,15 @@ def _ranked(
 ) -> Generator[tuple[ToPrice, int], Played, Priced]:
     """Ask for prices of exchanges; return seconds and names of methods, cheapest first.
 
-    Methods go on by their rough prices, phase by phase, the one that least is known about first;
-    dear ones are not priced whole.
+    Methods are priced phase by phase, the method with the fewest priced phases first; expensive
+    methods are left before their last phase.
     """
     methods, spec, machine, group = asked
     found: Priced = []
     few = group.size <= FEW
     going = [price_steps(method, spec, machine, group) for method in methods]
     heap = [(0.0, few, i) for i in range(len(methods))]
-    rough = [few] * len(methods)  # whether a closed form is in what is known of a method
+    rough = [few] * len(methods)  # whether a method's price so far contains a closed form
     while heap:
         seconds, whole, i = heappop(heap)
         if whole and len(found) > 1 and seconds > MARGIN * found[1][0]:
@@ -157,9 +157,9 @@ def _ranked(
 def _more(
     steps: Generator[Price | ToPrice, Played | None, None], limit: int
 ) -> Generator[tuple[ToPrice, int], Played, tuple[Price | None, bool]]:
-    """Ask for exchanges until more is known of a price; return it, or None after the last.
+    """Ask for exchanges until a price grows; return it, or None after the last.
 
-    And whether a closed form is in it.
+    Also return whether the price contains a closed form.
     """
     one, formula = next(steps, None), False
     while isinstance(one, ToPrice):

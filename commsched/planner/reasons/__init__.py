@@ -1,1 +1,1 @@
-"""Why a plan chose what it chose: margins, runners-up, and the advice that is printed."""
+"""The reasons of a plan's choices: margins, runners-up, and the printed advice."""

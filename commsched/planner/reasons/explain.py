@@ -12,18 +12,18 @@ from commsched.planner.search.improve import Change, evaluated
 from commsched.planner.search.problem import Problem
 from commsched.planner.space import Bucket, Candidate, MethodChoice, spec_of
 
-FEW = 64  # launches whose own seconds are all played
+FEW = 64  # in plans of up to FEW launches, the seconds of each launch alone are played
 
-# Increase of the iteration, s; seconds of the launch alone; name of the method.
+# A launch's other method: increase of the iteration, s; seconds of the launch alone; its name.
 Other = tuple[float, float, str]
 
 
 def explained(problem: Problem, candidate: Candidate, planner: str) -> Plan:
-    """The plan of a candidate with a reason for every launch, its iteration and the bound.
+    """Return the plan of a candidate with a reason for every launch, its iteration and the bound.
 
-    The runner-up is the method with which the iteration grows least; if several change nothing, the
-    fastest alone. Its margin is that growth. The opposite is the runner-up of the other kind:
-    among methods that compress if the chosen one does not, and the other way round.
+    The runner-up is the method with which the iteration grows least; among equals, the one whose
+    exchange alone is fastest. Its margin is that growth. The opposite is the best method of the
+    other kind: one that compresses if the chosen method does not, and vice versa.
     """
     plan = problem.plan(candidate, planner)
     base = problem.evaluator.one(candidate)
@@ -44,12 +44,12 @@ def explained(problem: Problem, candidate: Candidate, planner: str) -> Plan:
 
 
 def _free(candidate: Candidate) -> list[int]:
-    """The launches that may have another method."""
+    """List the launches that may have another method."""
     return [k for k, choice in enumerate(candidate.choices) if not choice.bucket.forced]
 
 
 def _options(problem: Problem, candidate: Candidate) -> list[list[int]]:
-    """For each launch the methods of its bucket, and the cheapest of its codec not considered."""
+    """List each launch's methods, and the cheapest of its codec that the search left out."""
     choices, methods = candidate.choices, problem.prices.methods
     options = [list(problem.options(choice.bucket)) for choice in choices]
     alike: dict[str, list[int]] = {}
@@ -67,7 +67,7 @@ def _options(problem: Problem, candidate: Candidate) -> list[list[int]]:
 
 
 def _not_considered(problem: Problem) -> list[Method]:
-    """The methods that were not worth an exact price."""
+    """List the methods that the search left out as not worth an exact price."""
     considered = {method.name for method in problem.prices.methods}
     methods = problem.request.methods(problem.prices.group)
     return [method for method in methods if method.name not in considered]
@@ -76,7 +76,7 @@ def _not_considered(problem: Problem) -> list[Method]:
 def _others(
     problem: Problem, candidate: Candidate, options: Sequence[Sequence[int]]
 ) -> list[list[Other]]:
-    """For each launch its other methods, the nearest first."""
+    """List each launch's other methods, the nearest first."""
     changes, places = [], []
     for k, (made, method) in enumerate(candidate.choices):
         for other in options[k]:
@@ -102,9 +102,9 @@ def _others(
 def _opposites(
     problem: Problem, candidate: Candidate, others: list[list[Other]]
 ) -> list[Other | None]:
-    """For each launch the nearest method of the other kind.
+    """Return each launch's nearest method of the other kind.
 
-    Those that were not worth an exact price are asked too, by closed forms.
+    Methods that were not worth an exact price are compared, too, by closed forms.
     """
     methods = problem.prices.methods
     chosen = [methods[choice.method] for choice in candidate.choices]
@@ -124,7 +124,7 @@ def _opposites(
 def _roughly(
     problem: Problem, candidate: Candidate, where: list[int], several: list[Method]
 ) -> list[Other | None]:
-    """For some launches the nearest of other methods, both plans evaluated by closed forms."""
+    """Return the nearest of several methods for some launches; closed forms price both plans."""
     if not several:
         return [None] * len(where)
     used = {c.method: problem.prices.methods[c.method] for c in candidate.choices}
@@ -138,7 +138,7 @@ def _roughly(
 
 
 def _opposite_methods(problem: Problem, compresses: bool) -> list[Method]:
-    """The methods of the other kind; those of a considered collective only, if there are any."""
+    """List the methods of the other kind; if possible, only those of collectives considered."""
     methods = [
         m for m in problem.request.methods(problem.prices.group) if m.compresses != compresses
     ]
@@ -150,7 +150,7 @@ def _opposite_methods(problem: Problem, compresses: bool) -> list[Method]:
 def _cheapest(
     problem: Problem, candidate: Candidate, where: Sequence[int], asked: Sequence[Method]
 ) -> list[Method]:
-    """The cheapest of some methods for the least, a middle and the largest of some launches."""
+    """Return the cheapest methods for the smallest, the middle and the largest of some launches."""
     if not (where and asked):
         return []
     made = sorted((candidate.choices[k].bucket for k in where), key=lambda one: one.numel)
@@ -163,7 +163,7 @@ def _cheapest(
 
 
 def _spec(problem: Problem, made: Bucket) -> BucketSpec:
-    """What tells a bucket's price; without zeros that is its number of elements."""
+    """Return the content that decides a bucket's price: without zeros, its number of elements."""
     if made.sparse:
         return spec_of(made, problem.request.net)
     return BucketSpec.uniform(made.numel)
@@ -176,7 +176,7 @@ def _reason(
     opposite: Other | None,
     exactly: bool,
 ) -> Reason:
-    """Return the reason of a launch, with its seconds `exactly` or to 0.2 %."""
+    """Return the reason of a launch, with its seconds played if `exactly`, else right to 0.2 %."""
     spec = _spec(problem, choice.bucket)
 
     def seconds(number: int) -> float:

@@ -1,4 +1,4 @@
-"""How sure a margin is."""
+"""The uncertainty of a margin."""
 
 import numpy as np
 
@@ -8,13 +8,13 @@ from commsched.timeline.totals import p10_to_p90
 
 
 def margin_interval(plan: Plan, reason: Reason) -> tuple[float, float] | None:
-    """p10 and p90 of a margin, s; None where the machine has no held-out errors.
+    """Return p10 and p90 of a margin, s; None if the machine has no held-out errors.
 
         margin + r / (1 + e) - r - (c / (1 + e') - c)
 
-    c, r [s] = the chosen method and the runner-up alone; e, e' = all pairs of the relative
-    errors (predicted - measured) / measured that the calibration of the machine held out: two
-    prices err independently.
+    c, r [s] = exchange by the chosen method and by the runner-up alone; e, e' = all pairs of the
+    relative errors (predicted - measured) / measured of the calibration's held-out cells: the
+    errors of two prices are independent.
     """
     if not plan.machine.held_out or not reason.runner_up:
         return None

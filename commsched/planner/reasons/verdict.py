@@ -10,7 +10,7 @@ from commsched.timeline.breakdown import RESOLUTION
 from commsched.timeline.spread import Interval
 from commsched.units import nbytes, seconds
 
-NOTHING = 5e-4  # share of an iteration that is not worth a word: less than 0.1 %, rounded
+NOTHING = 5e-4  # share of an iteration that is not worth a word: it rounds to 0.0 %
 HEADER = ("plan", "iteration", "against dense", "exposed", "memory per rank", "compresses by")
 RIGHT = {1, 2, 3, 4}
 
@@ -99,7 +99,7 @@ def _by_planner(plan: Plan, planner: Alternative, own: Alternative) -> str:
 def _lossless(
     plan: Plan, dense: Alternative, lossless: Alternative, asked: Alternative | None
 ) -> list[str]:
-    """Say what lossless methods gain, and what 16 bits would."""
+    """Say what lossless methods gain, and what 16 bits would gain."""
     helps = _saved(lossless, dense) > NOTHING
     more = asked is not None and _saved(asked, lossless) > NOTHING
     if not (helps or more):
@@ -120,7 +120,7 @@ def _lossy(
     allowed: Alternative,
     asked: Alternative | None,
 ) -> list[str]:
-    """Say what the methods gain that the user allows, and whether 16 bits would gain more."""
+    """Say what the allowed methods gain, and whether 16 bits would gain more."""
     if _saved(lossless, dense) <= NOTHING:
         found = [_gain(plan, allowed, dense, "dense")]
     else:
@@ -135,7 +135,7 @@ def _lossy(
 
 
 def _would(plan: Plan, asked: Alternative, own: Alternative) -> str:
-    """Say what codecs would gain that are not allowed, and how to allow them."""
+    """Say what codecs that are not allowed would gain, and how to allow them."""
     words = _doubt(plan, asked, own) or f"{_both(asked, own)}, {_saved(asked, own):.1%} shorter"
     return f"{_by(asked)} would: {words} (--allow {','.join(asked.allow)})"
 
@@ -172,17 +172,17 @@ def _exposed(one: Alternative) -> str:
 
 
 def _of(one: Alternative) -> str:
-    """Name what a plan may lose by, whether it uses it or not."""
+    """Name the lossy codecs and methods that a plan may use."""
     return ", ".join(one.allow)
 
 
 def _by(one: Alternative) -> str:
-    """Name what a plan compresses by: of what it may lose by, the codecs that it uses."""
+    """Name the codecs by which a plan compresses: of its allowed lossy ones, those it uses."""
     return ", ".join([n for n in one.used if n in one.allow] or one.used or one.allow)
 
 
 def _saved(one: Alternative, other: Alternative) -> float:
-    """The share of another plan's iteration that a plan saves; of nothing, none."""
+    """Return the share of another plan's iteration that a plan saves; 0 if that takes no time."""
     return 1.0 - one.iteration / other.iteration if other.iteration else 0.0
 
 

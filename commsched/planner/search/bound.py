@@ -12,21 +12,21 @@ from commsched.planner.space import Unit
 
 
 def lower_bound(problem: Problem, *, by_ports: bool = False) -> float:
-    """Seconds below which no candidate's iteration lies: the most of
+    """Return a lower bound of every candidate's iteration, s: the largest of
 
         B + F + A
         max over layers l of  r_l + h(N_l) + f_l
         max over layers l of  r_l + T_l + f_l
 
-    B, F [s] backward and forward; A [s] applying; r_l [s] when layer l's gradient is ready; N_l
-    the elements that are ready then or later; f_l [s] the forward pass from l on, all of F where
-    updates end the step; h(n) [s] the least that buckets of n elements in all keep the exchange
-    stream busy, which is at least c + g n for every line with c >= 0 that no method's price falls
-    below at any size. Nets with zeros or forced methods have T_l [s] instead: what `traffic` says
-    that the tensors of N_l keep a port busy at least, or the library's own sum where it is faster;
-    nothing for tensors that may lose something. `by_ports`: all nets have T_l; no method but the
-    library's own is priced.
-    Holds for buckets and parts of any kind in any order, where ranks end an exchange together.
+    B, F [s] = backward and forward; A [s] = applying; r_l [s] = when layer l's gradient is ready;
+    N_l = elements that are ready then or later; f_l [s] = forward from l on, all of F if updates
+    end the step; h(n) [s] = least time that buckets with n elements in all keep the exchange stream
+    busy: at least c + g n for every line with c >= 0 below all methods' prices at every size. Nets
+    with zeros or forced methods have T_l [s] instead: the least time for which the tensors of N_l
+    keep a port busy according to `traffic`, or the library's own sum if that is faster; 0 for
+    tensors that may have a lossy method. `by_ports`: all nets have T_l; only the library's own
+    method is priced.
+    Holds for any buckets and parts in any order, if ranks end an exchange together.
     """
     clock = problem.clock
     best = clock.floor(problem.request.net.numel)
@@ -46,10 +46,10 @@ def lower_bound(problem: Problem, *, by_ports: bool = False) -> float:
 
 
 def _traffic(problem: Problem, units: list[Unit]) -> Floats:
-    """The least seconds that each whole tensor keeps a port busy, by each argument: (units, a)."""
+    """Return the least s for which each whole tensor keeps a port busy, by argument: (units, a)."""
     request, tensors = problem.request, problem.request.net.tensors
     library = _library(problem)
-    known: dict[tuple[int, int], Floats] = {}  # by the law's identity, and elements
+    known: dict[tuple[int, int], Floats] = {}  # (identity of the law, elements) -> s
     lossy = request.lossy or request.force
     rows = []
     for unit in units:
@@ -64,7 +64,7 @@ def _traffic(problem: Problem, units: list[Unit]) -> Floats:
 
 
 def _may_lose(problem: Problem, tensor: Tensor) -> bool:
-    """Whether the request allows a lossy method for a tensor."""
+    """Tell whether the request allows a lossy method for a tensor."""
     forced = problem.request.force.get(tensor.name)
     if forced is not None:
         return not find_method(forced).lossless
@@ -73,7 +73,7 @@ def _may_lose(problem: Problem, tensor: Tensor) -> bool:
 
 
 def _library(problem: Problem) -> float:
-    """The least s per element of the library's own sum, whose messages nobody sees."""
+    """Return the least s per element of the library's own sum, whose messages are unknown."""
     number = problem.named(LIBRARY)
     if number < 0:
         return np.inf
@@ -82,7 +82,7 @@ def _library(problem: Problem) -> float:
 
 
 def _cheapest(problem: Problem) -> tuple[Floats, Floats]:
-    """Sizes and the least seconds of the exchange stream at each, over the methods."""
+    """Return sizes, and for each size the least s of the exchange stream over the methods."""
     curves = [problem.prices.curve(method) for method in problem.prices.plain]
     sizes = np.unique(np.concatenate([sizes for sizes, _ in curves]))
     least = np.full(len(sizes), np.inf)
@@ -93,7 +93,7 @@ def _cheapest(problem: Problem) -> tuple[Floats, Floats]:
 
 
 def _lines(sizes: Floats, least: Floats) -> list[tuple[float, float]]:
-    """Lines c + g n, c >= 0, that touch the prices from below."""
+    """List the lines c + g n, c >= 0, that touch the prices from below."""
     found = [(0.0, float((least / sizes).min()))]
     for slope in np.diff(least) / np.diff(sizes):
         start = float((least - slope * sizes).min())

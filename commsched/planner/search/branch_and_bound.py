@@ -12,7 +12,7 @@ from commsched.planner.search.problem import Problem
 from commsched.planner.space import Bucket, Candidate, MethodChoice, Unit, bucket
 
 MOST = 200_000  # candidates: boundaries and methods together
-UNITS = 11  # more have thousands of boundaries, each a branch of its own
+UNITS = 11  # more units have thousands of boundaries, each a branch of its own
 
 
 def size(problem: Problem, units: Sequence[Unit]) -> int:
@@ -22,11 +22,11 @@ def size(problem: Problem, units: Sequence[Unit]) -> int:
 
 
 def exact(problem: Problem, units: Sequence[Unit], first: Candidate) -> Candidate:
-    """The candidate of the least iteration among contiguous buckets of units in this order.
+    """Return the fastest candidate among contiguous buckets of units in this order.
 
-    A branch is a choice of boundaries. Its bound is its iteration where each bucket has the least
-    encode, exchange and decode over all methods, and nothing slows an exchange
-    inside a node. Branches follow in the order of their bounds until no bound is below the best.
+    A branch is a choice of boundaries. Its bound is its iteration if each bucket has the least
+    encode, exchange and decode time of all methods, and nothing slows an exchange inside a node.
+    Branches are tried in the order of their bounds until no bound is below the best iteration.
     """
     branches = list(_branches(units))
     least_of = bounds(problem, branches, first.late)
@@ -41,7 +41,7 @@ def exact(problem: Problem, units: Sequence[Unit], first: Candidate) -> Candidat
 
 
 def _branches(units: Sequence[Unit]) -> list[list[Bucket]]:
-    """All ways to cut the units into buckets; forced units stay alone."""
+    """List all ways to cut the units into buckets; forced units have their own buckets."""
     found = []
     for cuts in product((False, True), repeat=len(units) - 1):
         made, start = [], 0
@@ -54,7 +54,7 @@ def _branches(units: Sequence[Unit]) -> list[list[Bucket]]:
 
 
 def bounds(problem: Problem, branches: list[list[Bucket]], late: bool) -> np.ndarray:
-    """(branches,) s that no choice of methods is below."""
+    """Return a lower bound of each branch over all choices of methods: (branches,) s."""
     different = list(dict.fromkeys(made for branch in branches for made in branch))
     place = {made: i for i, made in enumerate(different)}
     least = np.full((4, 1, len(different)), np.inf)
@@ -83,7 +83,7 @@ def bounds(problem: Problem, branches: list[list[Bucket]], late: bool) -> np.nda
 
 
 def _methods(problem: Problem, branch: list[Bucket], late: bool) -> tuple[Candidate, float]:
-    """The best methods of given buckets."""
+    """Return the candidate with the best methods for some buckets, and its iteration."""
     options = [[MethodChoice(made, m) for m in problem.options(made)] for made in branch]
     rows = problem.evaluator.rows([choice for some in options for choice in some])
     starts = np.cumsum([0, *(len(some) for some in options)])[:-1]

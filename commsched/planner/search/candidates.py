@@ -1,12 +1,12 @@
-"""The search of the planner `best`: which buckets, order, methods and update window.
+"""The search of the planner `best` for buckets, order, methods and update window.
 
 The first candidate comes from closed forms at once. Then follow dynamic programming over bucket
 boundaries in two kinds of order, improvement by single changes, and all baselines; small instances
 are solved exactly. The best few candidates and near baselines are simulated, and the fastest wins;
-of equal ones that of the least effort. If the machine file records held-out errors, the fastest is
-the one whose iteration is expected to be the shortest where exchanges err alike. A search with a
-time limit simulates dense plans, the first candidate and near baselines before, keeps time for its
-last simulations, and returns only what it has simulated.
+among equals, the one of least effort. If the machine file records held-out errors, the fastest is
+the candidate whose expected iteration under such errors is shortest. A search with a time limit
+first simulates dense plans, the first candidate and near baselines, keeps time for its last
+simulations, and returns only a simulated candidate.
 """
 
 from collections.abc import Callable, Iterator
@@ -44,9 +44,9 @@ from commsched.simulate.exchange_costs import Known
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)  # buckets of the first plans
 FINAL = 3  # candidates that are simulated
-ROUNDS = 3  # of reordering
-FINE = 1e-6  # share that a change has to save where a baseline is ahead
-IDEAL = 1e-6  # share of the floor that a simulated iteration may be above it
+ROUNDS = 3  # rounds of reordering
+FINE = 1e-6  # share of the iteration that a change must save if a baseline is ahead
+IDEAL = 1e-6  # an iteration above the floor by at most this share of it counts as ideal
 
 
 class Search:
@@ -63,8 +63,8 @@ class Search:
     ) -> None:
         self.request = request
         self.trials = Trials(deadline or Deadline())
-        self.kept = kept  # methods; None: those that closed forms put near the fastest
-        self.exact = exact  # candidates of an instance that is solved exactly
+        self.kept = kept  # methods to consider; None: those near the fastest by closed forms
+        self.exact = exact  # instances of up to this many candidates are solved exactly
         self.stopped = False
         self.tables = tables or PriceTables()
         self.narrower = narrower
@@ -76,14 +76,14 @@ class Search:
         self.passing: Offer | None = None  # the best candidate of the improvement under way
         self.simulated: tuple[Candidate | None, float] = None, 0.0  # the last leader, and its s
         self.early: list[Trial] = []  # simulated before the search, if it has a time limit
-        self.untried: list[Placed] = []  # baselines that would have taken too long then
+        self.untried: list[Placed] = []  # baselines too slow to simulate before the search
         self.reserve = 0.0  # s for the last simulations
         self._searching = False
         self.doubt = Risk.of(request)
         self.first = self._first()
 
     def _first(self) -> Candidate:
-        """The best of near-equal buckets by closed forms; an interrupt ends the search with it."""
+        """Return the best near-equal buckets by closed forms; an interrupt leaves it."""
         known = self._safe() if self.trials.deadline.limit is not None else None
         try:
             if known is not None:
@@ -108,7 +108,7 @@ class Search:
         return self.leader if self.found else self.early[0].placed.candidate
 
     def _safe(self) -> Iterator[Candidate]:
-        """Return what a narrower search has found, or else dense plans."""
+        """Yield the candidates of a narrower search, or else dense plans."""
         starts = () if self.request.bucket is not None else self.narrower.starts
         known = [self.quick.moved(start.candidate, start.problem) for start in starts]
         return iter(known) if known else safe(self.quick)
@@ -117,7 +117,7 @@ class Search:
         self.early.append(self._trial(Placed(self.quick, candidate)))
 
     def over(self) -> bool:
-        """Tell whether the time is up but for the last simulations."""
+        """Tell whether only the time for the last simulations is left."""
         return self.trials.deadline.left() <= self.reserve
 
     def _check(self) -> None:
@@ -148,18 +148,18 @@ class Search:
 
     @property
     def least(self) -> float:
-        """Seconds of the best candidate."""
+        """Return the seconds of the best candidate."""
         return self.found[0].seconds
 
     @property
     def leader(self) -> Candidate:
-        """The best candidate; of equal ones that of the least effort."""
+        """Return the best candidate; among equals, the one of least effort."""
         limit = self.least * (1 + SAME)
         same = takewhile(lambda offer: offer.seconds <= limit, self.found)
         return min(same, key=lambda offer: offer.effort).candidate
 
     def done(self) -> bool:
-        """Whether the time is up, or no iteration can be shorter."""
+        """Tell whether the time is up, or no iteration can be shorter."""
         return self.over() or (self.least <= self.floor * (1 + SAME) and self._ideal())
 
     def _ideal(self) -> bool:
@@ -204,7 +204,7 @@ class Search:
         self._careful()
 
     def _baselines(self) -> None:
-        """Ask the other planners, and improve on a better one."""
+        """Offer the plans of the baselines, and improve each that is better."""
         before, ours = self.least, self.leader
         names = (
             name
@@ -221,7 +221,7 @@ class Search:
             self._improve(tidied(self.problem, self.leader))
 
     def _plain(self) -> None:
-        """Improve on boundaries for the library's own exchange: more methods may lead away."""
+        """Improve the best boundaries for the library's own exchange, which others may miss."""
         library = self.problem.named(LIBRARY)
         if self.over() or library < 0 or not (self.doubt or self.request.lossy):
             return
@@ -232,7 +232,7 @@ class Search:
             self._improve(self.problem.moved(found, plain))
 
     def _careful(self) -> None:
-        """Improve on what is best where exchanges last as long as is expected of them."""
+        """Improve the candidate that is best if exchanges take their expected time."""
         if self.doubt is None or self.over():
             return
         careful = self.problem.lasting(self.doubt.mean)
@@ -241,7 +241,7 @@ class Search:
         self.offer(tidied(careful, improved(careful, first, self.over)), "careful")
 
     def _search(self) -> None:
-        """Boundaries and improvement in backward order, then by priority: of units, of launches."""
+        """Find boundaries and improve them: in backward order, then by priority."""
         problem, units = self.problem, self.problem.units
         if len(units) <= UNITS and size(problem, units) <= self.exact:
             self.offer(exact(problem, units, self.leader), "exact")
@@ -252,7 +252,7 @@ class Search:
             self._other_window()
 
     def _ordered(self, units: list[Unit], reordered: Callable[[], list[Unit]]) -> None:
-        """Boundaries and improvement in one order of units after another, while that helps."""
+        """Find and improve boundaries in one order of units after another, while that helps."""
         for _ in range(ROUNDS):
             if self.done():
                 return
@@ -266,14 +266,14 @@ class Search:
             units = reordered()
 
     def _launched(self) -> list[MethodChoice]:
-        """The leader's launches; one of each unit if it has other units than the search."""
+        """Return the leader's launches; if it has other units than the search, one per unit."""
         choices = self.leader.choices
         if {unit for choice in choices for unit in choice.bucket.units} == set(self.problem.units):
             return list(choices)
         return self._alone()
 
     def _alone(self) -> list[MethodChoice]:
-        """One launch of each unit, by its cheapest method."""
+        """Return one launch of each unit, by its cheapest method."""
         made = [bucket([unit]) for unit in self.problem.units]
         return [MethodChoice(b, m) for b, m in zip(made, self.problem.cheapest(made), strict=True)]
 
@@ -303,14 +303,14 @@ class Search:
         if "overlap" in self.request.params:
             return
         self._improve(replace(self.leader, late=not self.leader.late))
-        if self.request.lossy:  # coding beside exchanges: where a search begins matters more
+        if self.request.lossy:  # with coding, the result depends more on where a search begins
             self._improve(boundaries(self.problem, self.problem.units, not self.problem.late))
 
     def _affords(self, candidate: Candidate) -> bool:
         return self.trials.affords(len(candidate.choices))
 
     def _trial(self, placed: Placed, known: Known | None = None) -> Trial:
-        """Simulate; a search with a time limit changes first what does not fit into memory."""
+        """Simulate a candidate; a search with a time limit first makes it fit into memory."""
         if self.request.memory is not None and self.trials.deadline.limit is not None:
             placed = placed._replace(candidate=fit_memory(*placed))
         return self.trials.run(placed, known)
@@ -320,11 +320,11 @@ class Search:
         return self._trial(Placed(self.problem, candidate), self.tables.played)
 
     def _extra(self, placed: Placed) -> float:
-        """Seconds that are expected on top of the predicted ones."""
+        """Return the expected s by which a candidate's iteration exceeds the predicted one."""
         return 0.0 if self.doubt is None else self.doubt.extra(*placed)
 
     def _finalists(self) -> list[Candidate]:
-        """The leader, and of the candidates with few launches the best, errors counted."""
+        """List the leader and the best candidates with few launches, by expected iteration."""
         few = [offer for offer in self.found if len(offer.candidate.choices) <= MANY]
         ordered = [offer.candidate for offer in few]
         if self.doubt is not None:
@@ -336,8 +336,8 @@ class Search:
     def result(self) -> tuple[Placed, float | None]:
         """Return the chosen candidate, within the memory limit, and its simulated seconds.
 
-        The seconds are None where nothing had to be simulated. A search with a time limit that has
-        simulated anything returns nothing else.
+        The seconds are None if nothing had to be simulated. A search with a time limit returns a
+        simulated candidate if there is one.
         """
         chosen, seconds = self._chosen()
         if self.request.memory is not None:
@@ -349,12 +349,12 @@ class Search:
         return chosen, seconds
 
     def _chosen(self) -> tuple[Placed, float | None]:
-        """The best candidate, by simulation where there are several; its simulated s.
+        """Return the best candidate, simulated if there are several, and its simulated s.
 
-        If the machine records held-out errors, it is the candidate with the least expected
-        iteration: baselines are among them. Of equal ones it is that of the least effort.
+        If the machine records held-out errors, the candidate with the least expected iteration
+        wins, baselines included; among equals, the one of least effort.
         """
-        if self.early and self.stopped:  # perhaps before anything was found
+        if self.early and self.stopped:  # the search may have stopped before its first candidate
             seconds, chosen = self.trials.best
             return chosen, seconds
         leader = Placed(self.problem, self.leader)
@@ -393,5 +393,5 @@ class Search:
 
     @property
     def _play(self) -> float:
-        """Times the shortest simulated iteration up to which another plan may be preferred."""
+        """Return the factor of the shortest simulated iteration within which plans are chosen."""
         return 1.0 if self.doubt is None else NEAR

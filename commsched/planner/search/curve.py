@@ -1,4 +1,4 @@
-"""Curves of a method's seconds over the number of elements, from as few sizes as will do."""
+"""Curves of a method's seconds over the number of elements, from as few sizes as possible."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -9,7 +9,7 @@ from commsched.arrays import Floats
 
 LINEAR = 2e-3  # relative error of a curve between two of its points
 DEPTH = 7  # halvings of a gap, at most
-LOOKS = 33  # sizes at which a library is asked for its algorithm, at first
+LOOKS = 33  # sizes at which a library is first asked for its algorithm
 
 
 def refined(
@@ -17,8 +17,9 @@ def refined(
 ) -> Iterator[list[int]]:
     """Fill `found` with the seconds at a curve's sizes: (4, phases) s each.
 
-    Yields sizes; once they are priced, `priced` is asked for them. The ends of gaps are priced;
-    gaps are halved, by ratio and at most `depth` times, until they are straight.
+    Yields sizes for the caller to price, and then gets their seconds from `priced`. First come the
+    ends of gaps; then gaps are halved, by ratio and at most `depth` times, until the curve between
+    their ends is straight.
     """
     gaps, new = list(pairwise(ends)), list(ends)
     for _ in range(depth):
@@ -68,7 +69,7 @@ def _halved(gaps: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
 
 
 def _straight(gaps: Sequence[tuple[int, int, int]], found: Mapping[int, Floats]) -> list[bool]:
-    """Tell of each gap whether the price at its middle lies on the line between its ends."""
+    """Tell for each gap whether the price at its middle lies on the line between its ends."""
     if not gaps:
         return []
     each = _equally_long([found[numel] for gap in gaps for numel in gap])
@@ -80,7 +81,7 @@ def _straight(gaps: Sequence[tuple[int, int, int]], found: Mapping[int, Floats])
 
 
 def _equally_long(found: Sequence[Floats]) -> list[Floats]:
-    """Give each (4, phases) s as many phases; a method may need more for larger buckets."""
+    """Give all (4, phases) s the same number of phases: larger buckets may need more."""
     most = max(each.shape[1] for each in found)
     if all(each.shape[1] == most for each in found):
         return list(found)

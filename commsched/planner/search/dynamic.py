@@ -12,11 +12,11 @@ from commsched.simulate.clocks import Clocks
 STREAMS = ("encode", "exchange", "decode")
 LABELS = 6  # partial plans kept per boundary
 LONGEST = 160  # units in one bucket
-SPARSE = 12  # the limit if every bucket needs a price of its own
+SPARSE = 12  # units in one bucket if every bucket must be priced separately
 
 
 class Segments:
-    """Prices of all runs of units: (start, last)."""
+    """The prices of all segments, which are runs of units: (start, last)."""
 
     def __init__(self, problem: Problem, units: Sequence[Unit]) -> None:
         self.size = n = len(units)
@@ -41,9 +41,9 @@ class Segments:
         self.options = self._options()
 
     def _options(self) -> list[tuple[Ints, Floats]]:
-        """Per option: (segments,) the method, (3, segments) s to encode, exchange and decode.
+        """Return for each option (segments,) methods, (3, segments) s to encode, exchange, decode.
 
-        The first option has the least exchange, the second the least of all three together.
+        The first option has the shortest exchange, the second the least sum of all three.
         """
         prices, count = self.problem.prices, len(self.numel)
         best = [np.full(count, np.inf), np.full(count, np.inf)]
@@ -77,7 +77,7 @@ class Segments:
         return list(zip(method, costs, strict=True))
 
     def of_matrices(self, number: int) -> Floats:
-        """(4, 2, segments) s of a method with `matrix_sums`."""
+        """Return the (4, 2, segments) s of a method with `matrix_sums`."""
         prices, net = self.problem.prices, self.problem.request.net
         units = [prices.matrix_work(spec_of(bucket([u]), net), number) for u in self.units]
         summed = [np.cumsum([0.0 * some[0], *some], axis=0) for some in zip(*units, strict=True)]
@@ -85,19 +85,19 @@ class Segments:
         return prices.with_matrix_sums(np.moveaxis(work, 0, -1), numel.T, number)
 
     def _allowed(self, number: int) -> Bools:
-        """Whether all units of each segment may have a method."""
+        """Tell for each segment whether all its units may have a method."""
         method = self.problem.prices.methods[number]
         barred = np.cumsum([0, *~self.problem.guard.units(method, self.units)])
         found: Bools = barred[self.last + 1] == barred[self.start]
         return found
 
     def bucket(self, start: int, stop: int) -> Bucket:
-        """The bucket of units [start, stop)."""
+        """Return the bucket of units [start, stop)."""
         return bucket(self.units[start:stop])
 
 
 def _spread(pick: np.ufunc, values: Sequence[float], start: Ints, last: Ints) -> Floats:
-    """The largest or least value of each segment."""
+    """Return the largest or least value of each segment."""
     n = len(values)
     table = np.empty((n, n))
     for i in range(n):
@@ -106,11 +106,11 @@ def _spread(pick: np.ufunc, values: Sequence[float], start: Ints, last: Ints) ->
 
 
 def boundaries(problem: Problem, units: Sequence[Unit], late: bool) -> Candidate:
-    """Near the best boundaries and methods for units in this order.
+    """Return near-optimal boundaries and methods for units in this order.
 
     A label is a partial plan: clocks of the encode, exchange and decode streams, and the least
-    iteration that it allows. Per boundary up to 6 labels stay; no label is worse than another
-    both in its exchange clock and in its iteration.
+    iteration that the plan allows. Each boundary keeps up to LABELS labels; no label is worse than
+    another both in its exchange clock and in its iteration.
     """
     segments = Segments(problem, units)
     clock = problem.clock
@@ -143,7 +143,7 @@ def boundaries(problem: Problem, units: Sequence[Unit], late: bool) -> Candidate
         found, where = [], []
         every = here
         for option, (methods, costs) in enumerate(segments.options):
-            if option:  # where both are one, once is enough
+            if option:  # skip segments whose two options are equal
                 here = every[methods[every] != segments.options[0][0][every]]
                 before = clocks[segments.start[here]]
             for number, stream in enumerate(STREAMS):
@@ -160,7 +160,7 @@ def boundaries(problem: Problem, units: Sequence[Unit], late: bool) -> Candidate
 
 
 def _keep(found: Floats, where: Ints, clocks: Floats, origin: Ints) -> None:
-    """Keep labels of the front between an early exchange clock and a short iteration."""
+    """Keep labels on the Pareto front of an early exchange clock and a short iteration."""
     order = np.lexsort((found[:, 0], found[:, 1], found[:, 3]))
     exchange = found[order, 1]
     best = np.minimum.accumulate(exchange)

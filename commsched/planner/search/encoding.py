@@ -1,4 +1,4 @@
-"""Which threads encode and decode buckets: their own, or the one that communicates."""
+"""The threads that encode and decode buckets: their own threads, or the communication thread."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,17 +12,17 @@ from commsched.planner.search.timing import iteration
 from commsched.program.parts import gather_seconds, handover_seconds, mean_seconds
 from commsched.program.registry import STRATEGIES
 
-PLACES = 3  # at most; each one is simulated
+PLACES = 3  # places at most; each is simulated
 APART = "apart"  # the default: encoding and decoding have threads of their own
 GAIN = 0.01  # share of the iteration that another place has to save, at the least
 
 
 def encoded(plan: Plan, request: Request) -> Plan:
-    """The plan with its buckets coded where its simulated iteration is shortest.
+    """Return the plan with its buckets coded at the place with the shortest simulated iteration.
 
-    Only where threads hear late of each other another place than threads of their own may save
-    something. On a calibrated machine that has to be more than what the calibration's median
-    held-out error makes of all that takes longer than the rank's own compute.
+    Another place than separate threads can save time only if hand-overs between threads take time.
+    On a calibrated machine the saving must exceed the calibration's median held-out error times the
+    part of the iteration beyond the rank's own compute.
     """
     asked = request.params.keys() & {"encode", "together"}
     if asked or not plan.launches or not handover_seconds(plan.machine, plan.net):
@@ -39,7 +39,7 @@ def encoded(plan: Plan, request: Request) -> Plan:
 
 
 def elsewhere(plan: Plan) -> tuple[str, str, float] | None:
-    """Where a plan codes, the best other place, and how many s that adds to the iteration."""
+    """Return the place where a plan codes, the best other place, and the s that this one adds."""
     if "encode" not in STRATEGIES[plan.strategy].defaults or not plan.launches:
         return None
     places = _places(plan)
@@ -51,7 +51,7 @@ def elsewhere(plan: Plan) -> tuple[str, str, float] | None:
 
 
 def _places(plan: Plan) -> dict[str, Mapping[str, Param]]:
-    """The parameters of every place; only buckets that are coded within a hand-over go together."""
+    """Return each place's parameters; only buckets coded within a hand-over go together."""
     device = plan.machine.device
     coding = sum(seconds(2**20, device) for seconds in (gather_seconds, mean_seconds))  # of 4 MB
     within = int(2 * handover_seconds(plan.machine, plan.net) / coding * 2**22)
@@ -63,6 +63,6 @@ def _places(plan: Plan) -> dict[str, Mapping[str, Param]]:
 
 
 def _at(plan: Plan, place: Mapping[str, Param]) -> Plan:
-    """Return the plan coded at another place; defaults are not written down."""
+    """Return the plan coded at another place; leave out parameters with default values."""
     params = {k: v for k, v in plan.params.items() if k not in ("encode", "together")}
     return replace(plan, params=params | dict(place))

@@ -1,9 +1,9 @@
-"""The iteration time of many candidates at once: clocks of one rank, which stands for all.
+"""The iteration time of many candidates at once, by the clocks of one rank that stands for all.
 
-It equals the timeline of `simulate` where all ranks end each exchange together, nothing jitters
-and threads take up work at once (law 9). Elsewhere it is an estimate: hand-overs between threads
-last their mean, ranks that end an exchange early wait for the others, and tasks that share cores
-take together at least what all of them need. So the planner simulates the last few candidates.
+The time equals that of `simulate` if all ranks end each exchange together, nothing jitters and
+threads take up work at once (law 9). Otherwise it is an estimate: hand-overs between threads last
+their mean, ranks that end an exchange early wait for the others, and tasks that share cores take
+together at least the sum of their needs. So the planner simulates the last few candidates.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ BATCH = 4096  # candidates whose clocks fit the cache
 
 
 class _Counting(Clocks):
-    """Adds up the shares of waking up that exchanges' threads need."""
+    """Clocks that also add up how often the exchanges' threads are woken."""
 
     woken: Any = 0.0
 
@@ -38,7 +38,7 @@ AnyClocks = TypeVar("AnyClocks", bound=Clocks)
 
 
 class Evaluator:
-    """Places the launches of candidates on the clocks of one step that repeats."""
+    """Computes iterations by placing candidates' launches on the clocks of a repeated step."""
 
     def __init__(
         self,
@@ -50,20 +50,20 @@ class Evaluator:
         self.clock = clock
         self.prices = prices
         self._check = check
-        self._lasting = lasting  # how long launches last instead of their prices
+        self._lasting = lasting  # durations of launches, in place of their prices
         self.count = 0  # candidates evaluated
         self._remaining = np.array(clock.remaining)
         self._backward = sum(clock.backward)
         self._forward = sum(clock.forward)
 
     def one(self, candidate: Candidate) -> float:
-        """Seconds of a candidate's iteration."""
+        """Return the seconds of a candidate's iteration."""
         rows = self.rows(candidate.choices)
         index = np.arange(len(candidate.choices))[:, None]
         return float(self.iterations(rows, index, candidate.late)[0])
 
     def rows(self, choices: Sequence[MethodChoice]) -> PricedRows:
-        """Price launches, and one more that is nothing."""
+        """Price launches; add an empty launch as the last row."""
         buckets: list[Bucket] = [c.bucket for c in choices]
         rows = self.prices.rows(buckets, [c.method for c in choices], self.clock.apply)
         rows = PricedRows(
@@ -78,7 +78,7 @@ class Evaluator:
         return rows if self._lasting is None else self._lasting(rows)
 
     def iterations(self, rows: PricedRows, index: Ints, late: bool) -> Floats:
-        """(c,) s of candidates whose k-th launch is row index[k, c]; the last row is nothing."""
+        """Return (c,) s of candidates whose k-th launch is row index[k, c]; the last is empty."""
         self.count += index.shape[1]
         if index.shape[1] <= BATCH:
             return self._batch(rows, index, late)
@@ -86,7 +86,7 @@ class Evaluator:
         return np.concatenate([self._batch(rows, index[:, i : i + BATCH], late) for i in parts])
 
     def _batch(self, rows: PricedRows, index: Ints, late: bool) -> Floats:
-        """Seconds of some candidates: at least what their tasks take of the cores together."""
+        """Return the s of some candidates: at least the time that their tasks need of the cores."""
         self._check()
         clocks = self._clocks(index, _Counting)
         ends = self._ends(rows, index, late, clocks)
@@ -101,7 +101,7 @@ class Evaluator:
         return np.maximum(found, least)
 
     def _placed(self, rows: PricedRows, index: Ints, ends: Floats, late: bool) -> Floats:
-        """Seconds if every task has a core; candidates with the first's buckets share its tail."""
+        """Return the s if every task has a core; candidates of equal buckets share tails."""
         if not ends.size:
             return self._last(rows, index, ends, late)
         kinds = rows.kinds.take(index)
@@ -114,7 +114,7 @@ class Evaluator:
         return found
 
     def _last(self, rows: PricedRows, index: Ints, ends: Floats, late: bool) -> Floats:
-        """(c,) s of candidates whose launches end at `ends`; their buckets are `index`."""
+        """Return (c,) s of candidates whose launches, the rows `index`, end at `ends`."""
         apply, forward = rows.apply.take(index), self._forward
         if late:
             tails = self._tails(rows.after.take(index), apply)
@@ -128,7 +128,7 @@ class Evaluator:
         return found
 
     def _tails(self, after: Ints, apply: Floats) -> Floats:
-        """Work of the next forward pass from each launch's apply on: (launches, c) s.
+        """Return the work of the next forward pass from each launch's apply on: (launches, c) s.
 
         Launches are applied in the order of their first reader, those of one layer in plan order.
         """
@@ -144,11 +144,11 @@ class Evaluator:
         return tails
 
     def exposed(self, candidate: Candidate) -> tuple[float, float]:
-        """Seconds of a candidate's iteration, and those that it exchanges and computes nothing."""
+        """Return the s of a candidate's iteration, and the s of its exposed exchanges."""
         noted: list[tuple[float, float]] = []
 
         class Noting(Clocks):
-            """Notes when exchanges begin and end."""
+            """Clocks that note when exchanges begin and end."""
 
             def exchange(
                 self, stream: str, start: Any, end: Any, within: float = 0.0, late: Any = 0.0
@@ -173,7 +173,7 @@ class Evaluator:
     def _computing(
         self, rows: PricedRows, ends: Sequence[float], late: bool
     ) -> Iterator[tuple[float, float]]:
-        """Start and end of what a rank computes in a step of one candidate."""
+        """Yield start and end of each computation of a rank in a step of one candidate."""
         share, now = 1.0 if late else self.clock.early, self._backward
         apply = (rows.apply * share).tolist()
         yield 0.0, now
@@ -199,7 +199,7 @@ class Evaluator:
         return clocks
 
     def _ends(self, rows: PricedRows, index: Ints, late: bool, clocks: Clocks) -> Floats:
-        """When each launch is decoded, in s from the start of the backward pass on."""
+        """Return when each launch is decoded, in s from the start of the backward pass."""
         clock = self.clock
         ends = np.empty(index.shape)
         several = [part.any() for part in rows.seconds[0]]
@@ -252,7 +252,7 @@ class _Launch(NamedTuple):
     ready: Any  # s
     apply: Any  # s, of its own
     seconds: Any  # (phases, 4) s: vote, encode, exchange, decode
-    heard: Any  # (phases,) s, until the next stream of the rank takes up what is ready
-    all_heard: Any  # (phases,) s, until those of all ranks have
+    heard: Any  # (phases,) s, until the rank's next stream takes up the finished work
+    all_heard: Any  # (phases,) s, until the next streams of all ranks have
     late: Any  # (phases,) s that an exchange lasts longer while the rank computes
-    real: Any  # whether it is a launch, and not nothing
+    real: Any  # whether this is a launch, not the empty row

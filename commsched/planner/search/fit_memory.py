@@ -1,4 +1,4 @@
-"""Methods that take less room, until a candidate fits a memory limit."""
+"""Changes to methods that need less memory, until a candidate fits a memory limit."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from commsched.planner.space import Candidate, MethodChoice, spec_of
 
 
 def fit_memory(problem: Problem, candidate: Candidate) -> Candidate:
-    """Change methods, first where a byte costs least time, until a candidate fits or none helps."""
+    """Change methods, the least s per byte saved first, until a candidate fits or none helps."""
     limit = problem.request.memory
     assert limit is not None
     while True:
@@ -30,7 +30,7 @@ def fit_memory(problem: Problem, candidate: Candidate) -> Candidate:
 
 
 def _smaller(problem: Problem, candidate: Candidate) -> tuple[list[Change], Floats]:
-    """The changes of one method that save room, and how many bytes each."""
+    """Return the changes of one method that save memory, and the bytes that each saves."""
     group = problem.prices.group
     methods = problem.prices.methods
 

@@ -1,4 +1,4 @@
-"""Improvement of a candidate: every single change, and pairs of neighbours, until none helps."""
+"""Improvement of a candidate by single changes, and changes of two neighbours, until none helps."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -12,13 +12,13 @@ from commsched.planner.space import Bucket, Candidate, MethodChoice, bucket
 
 STEPS = (1, 2, 4, 8, 16, 32)  # units that a boundary moves, and buckets that a launch moves
 CUTS = 7  # places at which a bucket is split
-PAIRED = 4  # methods of each of two neighbours that are changed together
+PAIRED = 4  # methods tried for each of two neighbours when both change
 GAIN = 1e-4  # share of the iteration that a change must save to be worth more launches
 SAME = 1e-9  # share of an iteration below which two are equal
 
 
 class Change(NamedTuple):
-    """Launches [start, stop) of a candidate are replaced."""
+    """A replacement of the launches [start, stop) of a candidate."""
 
     start: int
     stop: int
@@ -51,7 +51,7 @@ def improved(
 
 
 def tidied(problem: Problem, first: Candidate) -> Candidate:
-    """Take less effort, fewer launches first, wherever the iteration does not change."""
+    """Reduce a candidate's effort, first its launches, as long as its iteration stays equal."""
     best, limit = first, problem.evaluator.one(first) * (1 + SAME)
     while (fewer := _freely(problem, best, _merges(best.choices), limit)) is not None:
         best = fewer
@@ -63,7 +63,7 @@ def tidied(problem: Problem, first: Candidate) -> Candidate:
 def _freely(
     problem: Problem, base: Candidate, every: Iterable[Change], limit: float
 ) -> Candidate | None:
-    """A candidate with the first of the changes that leave the iteration within `limit` s."""
+    """Return the candidate with the first change that leaves the iteration within `limit` s."""
     changes = [change for change in every if all(map(problem.allows, change.choices))]
     free: list[Change] = []
     if changes:
@@ -84,7 +84,7 @@ def _merges(choices: Sequence[MethodChoice]) -> Iterator[Change]:
 
 
 def _shorter(problem: Problem, choices: Sequence[MethodChoice]) -> Iterator[Change]:
-    """For each launch lossless methods that are shorter, or if it is lossy; the shortest first."""
+    """Yield lossless methods for each launch: all if it is lossy, else shorter ones; best first."""
     methods = problem.prices.methods
     for k, seconds in enumerate(problem.alone([choice.bucket for choice in choices])):
         made, now = choices[k]
@@ -103,9 +103,9 @@ def applied(
     found: np.ndarray,
     below: float,
 ) -> Candidate:
-    """The best change, with all others whose iteration is `below`, s, and that do not touch it.
+    """Apply the best change and all changes that do not touch it and bring the iteration `below` s.
 
-    Together they need not help as much as one by one; then the best alone is taken.
+    If they do not help together, apply the best change alone.
     """
     order = np.argsort(found, kind="stable")
     chosen: list[Change] = []
@@ -131,7 +131,7 @@ def _with(base: Candidate, changes: Sequence[Change]) -> Candidate:
 
 
 def evaluated(problem: Problem, base: Candidate, changes: Sequence[Change]) -> np.ndarray:
-    """(changes,) s of the iteration with each change alone."""
+    """Return (changes,) s of the iteration with each change alone."""
     size = len(base.choices)
     new = [choice for change in changes for choice in change.choices]
     rows = problem.evaluator.rows([*base.choices, *new])
@@ -179,7 +179,7 @@ def _splits(k: int, made: Bucket, method: int) -> Iterator[Change]:
 
 
 def _pairs(problem: Problem, k: int, first: MethodChoice, second: MethodChoice) -> Iterator[Change]:
-    """Merge two neighbours, move the boundary between them, or change both methods."""
+    """Yield changes that merge two neighbours, move their boundary, or change both methods."""
     a, b = first.bucket, second.bucket
     methods = sorted({first.method, second.method})
     if a.forced or b.forced:

@@ -11,7 +11,7 @@ from commsched.planner.space import Bucket, MethodChoice, Unit
 
 
 def by_priority(problem: Problem, choices: Sequence[MethodChoice]) -> tuple[MethodChoice, ...]:
-    """Choose whenever the exchange stream falls free; launches of one layer keep their order."""
+    """Order launches: the exchange stream, once free, takes the most urgent ready launch."""
     rows = problem.evaluator.rows(choices)
     vote, encode, exchange, _ = rows.seconds.sum(axis=1)  # over phases
     order = _served([c.bucket for c in choices], rows.ready + encode, vote + exchange)
@@ -21,7 +21,7 @@ def by_priority(problem: Problem, choices: Sequence[MethodChoice]) -> tuple[Meth
 def units_by_priority(
     problem: Problem, choices: Sequence[MethodChoice], units: Sequence[Unit]
 ) -> list[Unit]:
-    """Order units as if each were launched alone, in its share of its launch's seconds."""
+    """Order units as if each were its own launch, with a share of its launch's seconds."""
     rows = problem.evaluator.rows(choices)
     vote, encode, exchange, _ = rows.seconds.sum(axis=1)
     place = {unit: k for k, choice in enumerate(choices) for unit in choice.bucket.units}
@@ -35,7 +35,7 @@ def units_by_priority(
 
 
 def _served(made: Sequence[Bucket | Unit], encoded: Floats, busy: Floats) -> list[int]:
-    """Return the order in which one stream serves what is encoded at some s and keeps it busy.
+    """Return the order in which one stream serves buckets: `encoded` s when ready, `busy` s long.
 
     Source: Schrage's rule for one machine with heads and tails (Carlier, EJOR 11(1), 1982).
     """

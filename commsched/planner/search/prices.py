@@ -1,4 +1,4 @@
-"""Prices of buckets: by curves over the number of elements where these tell all, else one by one.
+"""Prices of buckets: by curves if the number of elements decides, else bucket by bucket.
 
 A price has one row per phase of the method: seconds to vote, encode, exchange and decode.
 """
@@ -40,13 +40,13 @@ CODES = [ROWS[Kind.ENCODE], ROWS[Kind.DECODE]]
 EXCHANGED = np.array([kind is Kind.EXCHANGE for kind in ROWS])[:, None, None]
 
 FEW = 3  # sizes at which all methods are compared
-MORE = 7  # sizes at which close ones are, besides those where the library's algorithm changes
+MORE = 7  # sizes at which close methods are compared, besides those where the library switches
 
 OF_MESSAGES = seconds_of_waking, messages_of_a_rank
 
 
 class PricedRows(NamedTuple):
-    """Buckets with their methods, priced: columns over buckets."""
+    """The prices of buckets with their methods: columns over buckets."""
 
     ready: Floats  # (r,) s
     after: Ints  # (r,)
@@ -54,17 +54,17 @@ class PricedRows(NamedTuple):
     seconds: Floats  # (4, phases, r): vote, encode, exchange, decode
     phases: Ints  # (r,)
     late: Floats  # (phases, r) s that exchanges last longer while the rank computes
-    # (r,) s that coding, hand-overs and messages take of a rank's share of the cores
+    # (r,) s for which coding, hand-overs and messages occupy a rank's share of the cores
     taken: Floats
 
     @property
     def kinds(self) -> Ints:
-        """(r,) equal numbers for rows that are applied alike."""
+        """Return (r,) numbers, equal for rows with the same layer and apply time."""
         return np.unique(self.after + 1j * self.apply, return_inverse=True)[1].reshape(-1)
 
 
 class PriceTables:
-    """Prices that requests share which differ only in the methods that they allow."""
+    """The prices shared by requests that differ only in the methods that they allow."""
 
     def __init__(self) -> None:
         # Keys: the limit of moves that are played, the bucket, the name of the method.
@@ -74,7 +74,7 @@ class PriceTables:
 
 
 class Prices:
-    """Prices of a request's methods; those of equal questions are kept in `tables`."""
+    """The prices of a request's methods, cached in `tables`."""
 
     def __init__(
         self,
@@ -95,14 +95,14 @@ class Prices:
         self._matrices: dict[tuple[BucketSpec, int], tuple[Floats, Floats]] = {}
         self.methods: list[Method] = []
         self.free: list[int] = []  # methods that any bucket may have
-        self.plain: list[int] = []  # of these, what a bucket without zeros may have
-        # Kind, phase and parts of the operations of a launch, by which of its phases are voted on.
+        self.plain: list[int] = []  # those methods of `free` that a bucket without zeros may have
+        # Kind, phase and parts of a launch's operations; key: which of its phases are voted on.
         self._own: dict[tuple[bool, ...], list[tuple[Kind, int, tuple[Part, ...]]]] = {}
         self.most = 4096  # elements that the curves reach
         self.least = 1
 
     def add(self, method: Method) -> int:
-        """The number of a method, which is added where it is new."""
+        """Return the number of a method; add the method if it is new."""
         for number, known in enumerate(self.methods):
             if known.name == method.name:
                 return number
@@ -110,7 +110,7 @@ class Prices:
         return len(self.methods) - 1
 
     def consider(self, kept: Shortlist, leading: bool) -> None:
-        """Let buckets have these methods, or only the leading ones of them."""
+        """Let buckets have these methods, or only the leading ones."""
         for method in kept.methods:
             if leading and method.name not in kept.leading:
                 continue
@@ -120,13 +120,13 @@ class Prices:
                 self.plain.append(number)
 
     def exact(self, spec: BucketSpec, method: int) -> Floats:
-        """(4, phases) s of one bucket."""
+        """Return the (4, phases) s of one bucket."""
         return self._priced(self.methods[method], spec, self.limit)
 
     def matrix_work(self, spec: BucketSpec, method: int) -> tuple[Floats, Floats]:
-        """Work of one bucket without its exchanges, (4, 2) s, and elements of each: (2,).
+        """Return a bucket's (4, 2) s of work without exchanges, and (2,) elements of the exchanges.
 
-        For a method with `matrix_sums`; both are sums over the bucket's tensors.
+        For a method with `matrix_sums`; both results are sums over the bucket's tensors.
         """
         key = spec, method
         if key not in self._matrices:
@@ -141,7 +141,7 @@ class Prices:
         return self._matrices[key]
 
     def with_matrix_sums(self, work: Floats, numel: Floats, method: int) -> Floats:
-        """Add the exchanges to work like `matrix_work` of n buckets: (4, 2, n) s."""
+        """Add the exchanges to the `matrix_work` of n buckets: (4, 2, n) s."""
         pair = self.add(find_method(self.methods[method].matrix_sums))
         sums = self.by_size(pair, numel.reshape(-1)).sum(axis=1)
         found: Floats = work + sums.reshape(len(ROWS), *numel.shape) * (numel > 0) * EXCHANGED
@@ -165,12 +165,12 @@ class Prices:
         return max(whole - self._packing(BucketSpec.uniform(numel)), 0.0)
 
     def closed(self, method: Method, spec: BucketSpec) -> Floats:
-        """(4,) s of one bucket by closed forms."""
+        """Return the (4,) s of one bucket by closed forms."""
         four: Floats = self._priced(method, spec, 0).sum(axis=1)
         return four
 
     def _work(self, method: Method, spec: BucketSpec) -> "_Work":
-        """Return what a launch's price is made of: own work, packing included, and exchanges."""
+        """Return the parts of a launch's price: own work, packing included, and exchanges."""
         machine, group = self.request.machine, self.group
         device = machine.device
         spec, start = method.seen(spec, group), np.zeros(group.size)
@@ -199,7 +199,7 @@ class Prices:
         return parts_in(kind, number, phases, ranks=ranks, mean=mean)
 
     def _packing(self, spec: BucketSpec) -> float:
-        """Seconds to gather a bucket, and to make its sum a mean."""
+        """Return the seconds to gather a bucket, and to make its sum a mean."""
         device = self.request.machine.device
         mean = self.request.mean and self.group.size > 1
         numel = spec.all_raw / 4
@@ -208,14 +208,14 @@ class Prices:
 
     @cached_property
     def _votes(self) -> float:
-        """Seconds in which the ranks agree on a number."""
+        """Return the seconds in which the ranks agree on a number."""
         start = np.zeros(self.group.size)
         return float(price.votes(self.request.machine, self.group, start).end.max())
 
     def choose(self, methods: list[Method], quick: bool) -> Shortlist:
-        """Of some methods those that may be the fastest for some bucket.
+        """Return those of some methods that may be the fastest for some bucket.
 
-        `quick`: compare them at fewer sizes, and consider for buckets without zeros only those of
+        `quick`: compare methods at fewer sizes; for buckets without zeros, consider only methods of
         one collective and one codec.
         """
         few, more = (_even_sizes(self.least, self.most, count) for count in (FEW, MORE))
@@ -231,12 +231,12 @@ class Prices:
         return shortlist(methods, plain or methods, self.closed, dense, list(laws.values()))
 
     def curve(self, method: int) -> tuple[Floats, Floats]:
-        """Elements (g,) and seconds (4, phases, g) of a method on dense buckets."""
+        """Return elements (g,) and seconds (4, phases, g) of a method on dense buckets."""
         make_curves([(self, method)])
         return self.tables.curves[self.limit, self.methods[method].name]
 
     def refined(self, method: int) -> Iterator[list[int]]:
-        """Make a curve: yield sizes whose prices `tables` must have, then the curve is there."""
+        """Make a curve; yield the sizes whose prices the caller must first add to `tables`."""
         found: dict[int, Floats] = {}
         ends = self._smooth if self.methods[method].library else [self.least, self.most]
         depth = DEPTH if self.limit else 1
@@ -246,7 +246,7 @@ class Prices:
         self.tables.curves[self.limit, self.methods[method].name] = curve_of(found)
 
     def price_dense(self, method: int, sizes: Iterable[int]) -> Iterator["_Asked"]:
-        """Yield what must be priced so that `tables` has dense buckets of some sizes."""
+        """Yield the prices of dense buckets of some sizes that `tables` lacks."""
         own, seen = self.methods[method], set[int]()
         for numel in sizes:
             spec = BucketSpec.uniform(numel)
@@ -257,14 +257,14 @@ class Prices:
 
     @cached_property
     def _smooth(self) -> list[int]:
-        """The sizes between which the curve of the library's own exchange is smooth."""
+        """List the sizes between which the curve of the library's own exchange is smooth."""
         machine, group = self.request.machine, self.group
         return smooth_between(
             self.least, self.most, lambda n: algorithm_of(machine, group, 4.0 * n).title
         )
 
     def by_size(self, method: int, numel: Floats) -> Floats:
-        """(4, phases, r) s of dense buckets."""
+        """Return the (4, phases, r) s of dense buckets."""
         sizes, seconds = self.curve(method)
         found = np.empty((*seconds.shape[:2], len(numel)))
         for kind in range(4):
@@ -273,7 +273,7 @@ class Prices:
         return found
 
     def follows_size(self, bucket: Bucket, method: int) -> bool:
-        """Whether the number of elements tells a bucket's price."""
+        """Tell whether the number of elements decides a bucket's price."""
         own = self.methods[method]
         return not own.matrix_sums and (not bucket.sparse or own.fixed)
 
@@ -302,7 +302,7 @@ class Prices:
         for where, part in parts:
             seconds[:, : part.shape[1], where] = part
             phases[where] = part.shape[1]
-        handovers = np.asarray(HANDOVERS * phases + 1, np.float64)  # one is for the update
+        handovers = np.asarray(HANDOVERS * phases + 1, np.float64)  # one more for the update
         used, machine = self.handover_work * handovers, self.request.machine
         coding = seconds[CODES]
         used += self.coding_time.work(coding).sum(axis=(0, 1))
@@ -325,7 +325,7 @@ class Prices:
         )
 
     def _messages(self, made: Bucket, method: int) -> Floats:
-        """(2, phases): s of waking of each exchange of a bucket, and messages of a rank."""
+        """Return (2, phases): s of waking for each exchange of a bucket, and messages of a rank."""
         net = self.request.net
         asked = made.numel if self.follows_size(made, method) else spec_of(made, net)
         key = method, asked
@@ -348,14 +348,14 @@ def _even_sizes(least: int, most: int, count: int) -> list[int]:
 
 
 class _Work(NamedTuple):
-    """What the price of a launch is made of."""
+    """The parts of a launch's price."""
 
-    own: Floats  # (4, phases) s; of exchanges their ranks' own work
+    own: Floats  # (4, phases) s; for exchanges only the ranks' own work
     exchanges: list[price.ToPrice]  # of each phase
 
 
 class _Asked(NamedTuple):
-    """A price that tables lack."""
+    """A price that `tables` lacks."""
 
     tables: PriceTables
     key: tuple[int, BucketSpec, str]
@@ -372,7 +372,7 @@ def _all_seconds(works: Sequence[_Work], limit: int) -> Iterator[Floats]:
 
 
 def make_curves(wanted: Sequence[tuple[Prices, int]]) -> None:
-    """Make the curves of methods that `tables` lack; several machines' are made side by side."""
+    """Make the curves of methods that `tables` lack; price all of them together."""
     new = {
         (id(prices.tables), prices.limit, prices.methods[method].name): (prices, method)
         for prices, method in wanted

@@ -1,4 +1,4 @@
-"""A request made ready for search: its units, prices and clocks, and plans from candidates."""
+"""The search problem of a request: its units, prices and clocks, and plans from candidates."""
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
@@ -40,18 +40,19 @@ BASELINES: Registry[Baseline] = Registry("baseline planner", "commsched.planner.
 
 
 class Effort(NamedTuple):
-    """What a candidate costs beside its iteration, the dearest first."""
+    """The costs of a candidate besides its iteration, the most important first."""
 
     lossy: int  # launches
     launches: int
-    seconds: float  # of all exchanges, votes and coding
+    seconds: float  # s of all exchanges, votes and coding
 
 
 class Problem:
-    """What planners search in; `quick` prices by closed forms only, and fewer methods.
+    """A request's units, prices and clocks for a search.
 
-    `tables` are prices of another problem with the same net and machine. `check` is called while
-    prices and candidates are computed; what it raises ends the search.
+    `quick`: price only by closed forms, and fewer methods. `tables`: prices of another problem with
+    the same net and machine. `check` is called while prices and candidates are computed; an error
+    that it raises ends the search.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Problem:
         self.evaluator = Evaluator(self.clock, self.prices, check=check)
 
     def _chosen(self, quick: bool) -> Shortlist:
-        """The methods worth an exact price, under the error budget where there is one.
+        """Return the methods worth an exact price, under the error budget if there is one.
 
         A fast method leads only among the methods of tensors that may have it.
         """
@@ -92,7 +93,7 @@ class Problem:
             return self.prices.choose(methods, quick)
         tensors = self.request.net.tensors.values()
         sets = [tuple(m for m in methods if self.guard.tensor(m, t)) for t in tensors]
-        sets += [tuple(m for m in methods if m.lossless)]  # which any bucket may have
+        sets += [tuple(m for m in methods if m.lossless)]  # any bucket may have these
         every = (self.prices.choose([*some], quick) for some in dict.fromkeys(sets))
         return reduce(Shortlist.joined, every)
 
@@ -109,13 +110,13 @@ class Problem:
 
     @cached_property
     def units(self) -> list[Unit]:
-        """Units of the search, in backward order."""
+        """Return the units of the search, in backward order."""
         return units(self.request, self.clock)
 
     @cached_property
     def tensors(self) -> list[Bucket]:
-        """A bucket per whole tensor, in backward order."""
-        known = self.request.net.derived  # of the last clock: machines often differ in links alone
+        """Return a bucket per whole tensor, in backward order."""
+        known = self.request.net.derived  # the last clock's; machines often differ only in links
         key = self.clock.ready, tuple(self.request.force.items())
         was, found = cast("tuple[Any, list[Bucket]]", known.get("tensors", ((), [])))
         if was != key:
@@ -125,16 +126,16 @@ class Problem:
 
     @property
     def late(self) -> bool:
-        """Whether buckets are applied under the next forward pass, unless a planner says else."""
+        """Tell whether buckets are applied during the next forward pass by default."""
         return self.request.params.get("overlap", "forward") == "forward"
 
     @property
     def early(self) -> bool:
-        """Whether buckets are applied late if the planner's system ends a step with all updates."""
+        """Tell whether buckets are applied late under a planner whose system updates at the end."""
         return self.request.params.get("overlap", "backward") == "forward"
 
     def named(self, name: str) -> int:
-        """The number of a method; of the cheapest allowed one where it is not allowed."""
+        """Return the number of a method, or of the cheapest allowed one if it is not allowed."""
         for number, method in enumerate(self.prices.methods):
             if method.name == name:
                 return number
@@ -143,7 +144,7 @@ class Problem:
         return -1
 
     def moved(self, candidate: Candidate, other: "Problem") -> Candidate:
-        """A candidate of another problem, in this one's numbers; what it lacks: the cheapest."""
+        """Return another problem's candidate in this one's numbers; replace unknown methods."""
         found = []
         for made, method in candidate.choices:
             number = self.named(other.prices.methods[method].name)
@@ -151,7 +152,7 @@ class Problem:
         return Candidate(tuple(found), candidate.late)
 
     def options(self, made: Bucket) -> list[int]:
-        """The methods that a bucket may have."""
+        """List the methods that a bucket may have."""
         if made.forced:
             return [self.named(made.forced)]
         found = self.prices.free if made.sparse else self.prices.plain
@@ -161,12 +162,12 @@ class Problem:
         return [m for m in found if self.guard.allows(methods[m], made)] or found
 
     def allows(self, choice: MethodChoice) -> bool:
-        """Whether a bucket may have its method under the error budget."""
+        """Tell whether a bucket may have its method under the error budget."""
         made, method = choice
         return not self.guard.active or self.guard.allows(self.prices.methods[method], made)
 
     def within(self, candidate: Candidate) -> Candidate:
-        """A candidate with other methods for the buckets that would leave the error budget."""
+        """Return the candidate with other methods for buckets that exceed the error budget."""
         return Candidate(
             tuple(
                 one
@@ -178,7 +179,7 @@ class Problem:
         )
 
     def library(self, made: Bucket) -> int:
-        """The library's own all-reduce, or else the cheapest method."""
+        """Return the library's own all-reduce, or else the cheapest method."""
         number = -1 if made.forced else self._library
         return number if number >= 0 else self.cheapest([made])[0]
 
@@ -206,7 +207,7 @@ class Problem:
         return table
 
     def effort(self, candidate: Candidate) -> Effort:
-        """What decides between candidates of equal iterations."""
+        """Return the effort, which decides between candidates of equal iterations."""
         methods = [self.prices.methods[choice.method] for choice in candidate.choices]
         made = [choice.bucket for choice in candidate.choices]
         rows = self.prices.rows(made, [choice.method for choice in candidate.choices], 0.0)
@@ -214,17 +215,17 @@ class Problem:
         return Effort(lossy, len(methods), float(rows.seconds.sum()))
 
     def uniform(self, made: Iterable[Bucket], late: bool) -> Candidate:
-        """Every bucket by the library's own all-reduce."""
+        """Return a candidate with every bucket by the library's own all-reduce."""
         return Candidate(tuple(MethodChoice(b, self.library(b)) for b in made), late)
 
     def filled(self, limit: float, first: float | None = None) -> list[Bucket]:
-        """Whole tensors in backward order in buckets of at most `limit` bytes."""
+        """Fill buckets of at most `limit` bytes with whole tensors in backward order."""
         units = (one.units[0] for one in self.tensors)
         groups = filled(units, lambda unit: bool(unit.forced), limit, first)
         return [bucket(group) for group in groups]
 
     def plan(self, candidate: Candidate, planner: str) -> Plan:
-        """The plan of a candidate, without reasons."""
+        """Return the plan of a candidate, without reasons."""
         request, methods = self.request, self.prices.methods
         plan = with_methods(
             request,
@@ -250,15 +251,15 @@ class Placed(NamedTuple):
 
     @property
     def names(self) -> set[str]:
-        """The names of its methods."""
+        """Return the names of its methods."""
         return {self.problem.prices.methods[c.method].name for c in self.candidate.choices}
 
 
 class Narrower(NamedTuple):
-    """What searches among fewer methods have found."""
+    """The results of searches among fewer methods."""
 
     starts: Sequence[Placed] = ()  # candidates to improve on
-    methods: frozenset[str] = frozenset()  # baselines by these alone were asked there
+    methods: frozenset[str] = frozenset()  # baselines with only these methods were tried there
 
 
 NO_SEARCH = Narrower()

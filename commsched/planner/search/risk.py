@@ -1,7 +1,7 @@
-"""How much longer an iteration is expected to be where prices err as the calibration's did.
+"""The expected increase of an iteration if prices err as they did in the calibration.
 
-Small exchanges err most: threads hand over, ranks come late. A plan of many of them, or one that
-just hides its exchanges, suffers more than its predicted iteration tells.
+The prices of small exchanges err most: threads hand over, ranks come late. A plan of many small
+exchanges, or one that only just hides its exchanges, suffers more than its prediction shows.
 """
 
 from zlib import crc32
@@ -17,16 +17,16 @@ from commsched.planner.search.problem import Problem
 from commsched.planner.space import Candidate
 
 DRAWS = 16
-NEAREST = 4  # held-out exchanges whose errors one that lasts about as long may have
+NEAREST = 4  # held-out exchanges of similar length whose errors an exchange may have
 
 
 class Risk:
-    """The errors that a calibration held out, and what they do to candidates.
+    """The errors of a calibration's held-out cells, and their effect on candidates.
 
     An exchange predicted to last T [s] lasts T / (1 + e), votes in proportion; e is the error
     (predicted - measured) / measured of one of the NEAREST held-out cells, those whose predicted
     seconds are nearest to T by ratio. All launches of a method err alike, methods independently.
-    What coding errs by is not known: it lasts as predicted.
+    Coding lasts as predicted, since its errors are not known.
     """
 
     def __init__(self, cells: tuple[HeldOut, ...]) -> None:
@@ -39,16 +39,16 @@ class Risk:
 
     @classmethod
     def of(cls, request: Request) -> "Risk | None":
-        """The errors of a request's machine; None if its file records none."""
+        """Return the risk on a request's machine; None if its file records no errors."""
         cells = alike(request.machine, request.net.occupies_cores)
         return cls(cells) if cells else None
 
     def mean(self, rows: PricedRows) -> PricedRows:
-        """Launches with the seconds that are expected of them."""
+        """Return the rows with their expected seconds."""
         return rows._replace(seconds=_longer(rows.seconds, self._near(rows).mean(axis=0)))
 
     def extra(self, problem: Problem, candidate: Candidate) -> float:
-        """Seconds that a candidate's iteration is longer in the mean than predicted."""
+        """Return the mean s by which a candidate's iteration exceeds the prediction."""
         evaluator = problem.evaluator
         rows = evaluator.rows(candidate.choices)
         size = len(rows.ready)
@@ -64,7 +64,7 @@ class Risk:
         return float(found.mean()) - evaluator.one(candidate)
 
     def _near(self, rows: PricedRows) -> Floats:
-        """The factors that each launch may have: (count, rows)."""
+        """Return the factors that each launch may have: (count, rows)."""
         lasting = rows.seconds[0].sum(axis=0) + rows.seconds[2].sum(axis=0)
         logs = np.log(np.maximum(lasting, 1e-12))
         away = np.abs(self._sizes[:, np.newaxis] - logs)
@@ -72,7 +72,7 @@ class Risk:
         return found
 
     def _drawn(self, method: str) -> Ints:
-        """Which of its factors a method's launches have in each draw: (draws,)."""
+        """Return which of their factors a method's launches have in each draw: (draws,)."""
         if method not in self._draws:
             again = -(-DRAWS // self._count)
             every = np.tile(np.arange(self._count), again)[:DRAWS]
@@ -81,6 +81,6 @@ class Risk:
 
 
 def _longer(seconds: Floats, factors: Floats) -> Floats:
-    """Seconds (4, phases, ...) with votes and exchanges times factors, (...)."""
+    """Return seconds (4, phases, ...) with votes and exchanges multiplied by factors (...)."""
     vote, encode, exchange, decode = seconds
     return np.stack(np.broadcast_arrays(vote * factors, encode, exchange * factors, decode))

@@ -1,4 +1,4 @@
-"""Which baselines a search has to simulate: those that its own plan is not far ahead of."""
+"""The baselines that a search has to simulate: those not far behind its own plan."""
 
 from collections.abc import Iterable, Iterator
 
@@ -9,28 +9,28 @@ from commsched.planner.search.curve import LINEAR
 from commsched.planner.search.problem import BASELINES, Placed, Problem
 from commsched.planner.space import Candidate
 
-NEAR = 1.05  # times the shortest simulated iteration: baselines up to there are simulated too
-FAR = 1.3  # times our iteration by closed forms, which err by up to 15 %
+NEAR = 1.05  # baselines within this factor of the shortest simulated iteration are simulated
+FAR = 1.3  # baselines beyond this factor of ours are far; closed forms err by up to 15 %
 LONG = 256  # launches: longer plans are not improved by single changes
-MANY = 64  # launches: of longer plans only the first is simulated
-WHOLE = ("espresso",)  # baselines that try methods for one whole tensor after the other
+MANY = 64  # launches: only the first of the longer plans is simulated
+WHOLE = ("espresso",)  # baselines that try methods for one whole tensor after another
 
 
 def baselines(
     problem: Problem, names: Iterable[str], asked: frozenset[str]
 ) -> Iterator[tuple[str, Candidate]]:
-    """Yield baselines by name, but for those by methods among which they were `asked` already."""
+    """Yield the baselines `names`, but for plans whose methods are all in `asked`."""
     for name in names:
         try:
             candidate = problem.within(BASELINES[name](problem))
         except CommschedError:
-            continue  # it needs a codec that is not allowed
+            continue  # the baseline needs a codec that is not allowed
         if not Placed(problem, candidate).names <= asked:
             yield name, candidate
 
 
 def near_baselines(quick: Problem, asked: frozenset[str], least: float) -> list[Candidate]:
-    """Return short baselines that closed forms do not put far behind, the best first.
+    """Return baselines of few launches that are not far behind by closed forms, the best first.
 
     asked: see `baselines`. least: s of our iteration by closed forms.
     """
@@ -43,7 +43,7 @@ def near_baselines(quick: Problem, asked: frozenset[str], least: float) -> list[
 
 
 def hopeless(problem: Problem, least: float) -> bool:
-    """Tell whether many whole tensors, one by one, are far behind `least` s by any methods."""
+    """Tell whether one launch per tensor, with any methods, takes far longer than `least` s."""
     made = problem.tensors
     if len(made) <= LONG:
         return False
@@ -52,7 +52,7 @@ def hopeless(problem: Problem, least: float) -> bool:
 
 
 def far(problem: Problem, candidate: Candidate, ours: Candidate) -> bool:
-    """Tell whether closed forms put a baseline far behind: its methods are not played then."""
+    """Tell whether a baseline is far behind ours by closed forms, so that it need not be played."""
     if {choice.method for choice in candidate.choices} <= set(problem.prices.free):
         return False
     both, methods = (candidate, ours), problem.prices.methods
@@ -63,10 +63,10 @@ def far(problem: Problem, candidate: Candidate, ours: Candidate) -> bool:
 
 
 def simulated_up_to(problem: Problem, candidate: Candidate) -> float:
-    """Return how many times the best iteration a baseline's may be, and it is still simulated.
+    """Return the factor of the best iteration within which a baseline is still simulated.
 
-    A measured all-reduce of the library ends on all ranks together, so that its evaluation is
-    exact but for its curve; other exchanges may end early on some ranks.
+    A measured all-reduce of the library ends on all ranks together, so its evaluation has only the
+    error of its curve; other exchanges may end early on some ranks.
     """
     library = problem.named(LIBRARY)
     if any(choice.method != library for choice in candidate.choices):

@@ -1,4 +1,4 @@
-"""Which methods are worth an exact price, by closed forms: few of the many that are legal."""
+"""The shortlist: the few legal methods that are worth an exact price, by closed forms."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -11,27 +11,27 @@ from commsched.net.bucket import BucketSpec
 
 Closed = Callable[[Method, BucketSpec], Floats]  # (4,) s: vote, encode, exchange, decode
 
-FEW = 4  # methods that are all considered
-KEEP = 1.3  # methods that much slower than the fastest at every size are not considered
-FAR = 2.0  # a method that another one beats by so much at two sizes does not lead between them
+FEW = 4  # up to this many methods, all are considered
+KEEP = 1.3  # methods slower than the fastest by this factor at every size are not considered
+FAR = 2.0  # a method that another beats by this factor at two sizes does not lead between them
 
 
 class Shortlist(NamedTuple):
-    """What a planner considers."""
+    """The methods that a planner considers."""
 
     methods: tuple[Method, ...]  # for buckets with zeros
-    plain: frozenset[str]  # of these, for buckets without
+    plain: frozenset[str]  # those of `methods` for buckets without zeros
     leading: frozenset[str]  # the fastest at some size
 
     @classmethod
     def of(cls, methods: Iterable[Method]) -> "Shortlist":
-        """All of these for every bucket."""
+        """Return the shortlist of all these methods for every bucket."""
         several = tuple(methods)
         names = frozenset(method.name for method in several)
         return cls(several, names, names)
 
     def joined(self, other: "Shortlist") -> "Shortlist":
-        """What either considers."""
+        """Return the methods of both shortlists."""
         names = {method.name for method in self.methods}
         new = (method for method in other.methods if method.name not in names)
         plain, leading = self.plain | other.plain, self.leading | other.leading
@@ -39,12 +39,12 @@ class Shortlist(NamedTuple):
 
 
 def skips_zeros(method: Method) -> bool:
-    """Tell whether a pair only leaves out zeros: without zeros it only adds a header."""
+    """Tell whether a method's codec only leaves out zeros; without zeros it only adds a header."""
     return method.codec is not None and method.lossless and not method.fixed
 
 
 def without_skippers(methods: Sequence[Method]) -> list[Method]:
-    """The methods for a bucket without zeros; all where every one leaves out zeros."""
+    """Return the methods for a bucket without zeros; all of them if all leave out zeros."""
     return [method for method in methods if not skips_zeros(method)] or list(methods)
 
 
@@ -55,9 +55,9 @@ def shortlist(
     dense: tuple[list[BucketSpec], list[BucketSpec]],
     sparse: list[BucketSpec],
 ) -> Shortlist:
-    """Choose by sample buckets: of some methods for those without zeros, of all for the others.
+    """Choose methods by sample buckets; those in `without_zeros` compete on the `dense` samples.
 
-    dense: ascending, and more between the first and the last of them.
+    dense: samples in ascending order, and further samples between the first and the last.
     """
     plain, first = _considered(without_skippers(without_zeros), closed, *dense)
     some, also = _considered(methods, closed, sparse) if sparse else (set(), set())
@@ -73,10 +73,10 @@ def _considered(
 ) -> tuple[set[str], set[str]]:
     """Return the methods that may be the fastest for some sample, and those that are.
 
-    A method may be the fastest if its exchange or its whole takes at most 1.3 times the least by
-    closed forms, which err by up to 15 % on the shipped machines. For each collective only the
-    best codec in each of the two counts, because the errors of a collective are alike. A method
-    that another one equals or beats everywhere is left out.
+    A method may be the fastest if its exchange or its total takes at most KEEP times the least by
+    closed forms, which err by up to 15 % on the shipped machines. Each collective is represented by
+    its best codec for exchange and for total, because the errors of a collective are alike. A
+    method that another one equals or beats everywhere is left out.
     """
     names = [method.name for method in methods]
     if not methods:
@@ -105,7 +105,7 @@ def _close(methods: Sequence[Method], seconds: Floats) -> list[int]:
     """List the pairs that may lead between two sizes; seconds: (methods, sizes).
 
     Seconds grow about linearly, so that a method which another one beats at two sizes is also
-    behind it between them. The MPI library's own changes its algorithm and is always listed.
+    behind it between them. The library's own method changes its algorithm and is always listed.
     Methods that are no pair have no closed form and are played, which takes too long.
     """
     steady = np.array([not method.library for method in methods])
@@ -116,7 +116,7 @@ def _close(methods: Sequence[Method], seconds: Floats) -> list[int]:
 
 
 def _near(score: Floats, families: dict[str, list[int]]) -> set[int]:
-    """Of each family the best for each sample, where it is near the best of all."""
+    """Return each family's best method for each sample if it is near the best of all."""
     close = score <= KEEP * score.min(axis=0)
     found: set[int] = set()
     for members in families.values():
@@ -126,7 +126,7 @@ def _near(score: Floats, families: dict[str, list[int]]) -> set[int]:
 
 
 def _undominated(found: set[int], parts: Floats) -> set[int]:
-    """Those that no other equals or beats in every part; of equal ones the first."""
+    """Return the methods that no other equals or beats in every part; the first among equals."""
     kept: list[int] = []
     for i in sorted(found, key=lambda i: (parts[i].sum(), i)):
         if not any((parts[j] <= parts[i]).all() for j in kept):

@@ -10,7 +10,7 @@ from commsched.simulate.step_count import STEPS
 
 
 def iteration(plan: Plan, known: Known | None = None, few: bool = False) -> float:
-    """Seconds of the simulated iteration, as `simulate` reports it; with `few`, of one step.
+    """Return the s of the simulated iteration, as `simulate` reports it; with `few`, of one step.
 
     `known` keeps exchanges that plans on one machine share.
     """
@@ -18,9 +18,9 @@ def iteration(plan: Plan, known: Known | None = None, few: bool = False) -> floa
 
 
 def predicted(plan: Plan, known: Known | None = None, few: bool = False) -> Prediction:
-    """Simulate the steps that an iteration is the median of, and the one that ends the last.
+    """Simulate the steps whose median is the iteration, and one more, which ends the last of them.
 
-    Without chance all steps but the first are alike.
+    Without jitter or stalls, all steps but the first are equal.
     """
     steps = 2 if few or plan.machine.alike else STEPS
     return simulate(plan, steps=steps + 1, known=known)

@@ -1,4 +1,4 @@
-"""The least time that the sum of a tensor keeps ports busy, whatever lossless method makes it."""
+"""The least time for which the sum of a tensor keeps ports busy under any lossless method."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ SLACK = 8.0  # B: methods round the number of elements that they expect
 
 
 def least_seconds(law: Sparsity, numel: int, machine: Machine) -> Floats:
-    """Seconds that a rank's receive port is busy at least: one number for each of some arguments.
+    """Return lower bounds, s, of the busy time of a rank's receive port: one per argument below.
 
-    Each may be added up over the exchanges of a plan, the largest sum holds:
+    Each bound may be added up over the exchanges of a plan; the largest sum is the plan's bound:
 
         G A(p - 1)                                          what a rank must hear of all others
         G_J A(p - p_J) / p_J                                what node J must hear of the others
@@ -29,8 +29,8 @@ def least_seconds(law: Sparsity, numel: int, machine: Machine) -> Floats:
     into a node; g inside a node; v [B] of a value: 4 of a dense tensor or on one node, else PACKED.
     A(k) = v n u_k
     + H(k) / 8 B, at most 4 n: the values of the sum of k ranks and the entropy of where they are.
-    The last one counts values: for each element the holders but one must send before anybody knows
-    its sum, and all ranks but one must receive after that.
+    The last bound counts values: for each element all holders but one must send before any rank
+    knows the sum, and all ranks but one must receive afterwards.
     Source for dense values: Patarasuk & Yuan, JPDC 69(2), 2009, theorem 1.
     Holds if values travel unchanged (lists may pack their exponents), and a port receives
     one message at a time.
@@ -67,7 +67,7 @@ def _kinds_of_nodes(machine: Machine) -> Mapping[tuple[int, float], int]:
 
 
 def _cut(law: Sparsity, numel: int, merged: int, value: float) -> float:
-    """Bytes in which the sum of some ranks can be told at least, `value` of each number."""
+    """Return the least bytes that can describe the sum of some ranks, `value` B per number."""
     said = value * numel * _share(law, merged) + law.entropy(numel, merged) / 8.0
     return min(said, 4.0 * numel)
 
@@ -78,13 +78,13 @@ def _share(law: Sparsity, merged: int) -> float:
 
 
 def _into_node(machine: Machine, node: int) -> float:
-    """The least s/B of a message into a node."""
+    """Return the least s/B of a message into a node."""
     link = _fastest(machine, [machine.overrides.get(node, machine.between)], inside=False)
     return link if machine.nic is None else max(link, machine.nic.per_byte)
 
 
 def _fastest(machine: Machine, links: list[Link], *, inside: bool) -> float:
-    """The least s/B of some links and of all other levels' on their side of the nodes' borders."""
+    """Return the least s/B of some links and of all levels `inside` nodes, or of those outside."""
     node = place_of_node(machine.levels)
     others = machine.levels[:node] if inside else machine.levels[node + 2 :]
     slow = [override.link for level in others for override in level.overrides]
@@ -92,6 +92,6 @@ def _fastest(machine: Machine, links: list[Link], *, inside: bool) -> float:
 
 
 def _per_byte(link: Link) -> float:
-    """The least s/B of a message of any size."""
+    """Return the least s/B of a message of any size."""
     measured = [seconds / nbytes for nbytes, seconds in link.points if nbytes > 0]
     return min([link.per_byte, *measured])

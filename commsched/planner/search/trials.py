@@ -11,11 +11,11 @@ from commsched.planner.space import Candidate
 from commsched.simulate.exchange_costs import Known
 
 LAST = 6  # simulations at the end of a search for which time is put aside
-SPARE = 0.25  # share of the time limit that more than one of them, or those before, may take
+SPARE = 0.25  # share of the time limit for early simulations, or for all last ones but the first
 
 
 class Offer(NamedTuple):
-    """A candidate of a search, s of its iteration by the fast evaluation, and its effort."""
+    """A candidate of a search with its effort, and the s of its iteration by fast evaluation."""
 
     seconds: float
     candidate: Candidate
@@ -30,10 +30,10 @@ class Trial(NamedTuple):
 
 
 class Trials:
-    """What a search has simulated.
+    """The candidates that a search has simulated.
 
-    A simulation is expected to take no longer than an earlier one of as many launches or more, and
-    per launch no longer than one of fewer.
+    A simulation is expected to take no longer than an earlier one of as many or more launches, and
+    no longer per launch than an earlier one of fewer launches.
     """
 
     def __init__(self, deadline: Deadline) -> None:
@@ -53,7 +53,7 @@ class Trials:
         return found
 
     def expected(self, launches: int) -> float:
-        """Return how many s the next simulation takes at most; 0 before the first one."""
+        """Return the s that the next simulation takes at most; 0 before the first simulation."""
         each = (took * max(1.0, launches / count) for count, took in self._took)
         return min(each, default=0.0)
 
@@ -67,7 +67,7 @@ class Trials:
         return self.expected(launches) <= self.deadline.left() - (1.0 - SPARE) * limit
 
     def reserve(self, launches: int) -> float:
-        """Seconds for the last simulations of a search: of one, and of more if they are short."""
+        """Return the s to reserve for a search's last simulations: for one, for more if short."""
         limit, each = self.deadline.limit, self.expected(launches)
         if limit is None:
             return 0.0
@@ -75,12 +75,12 @@ class Trials:
 
     @property
     def best(self) -> Trial:
-        """The shortest iteration."""
+        """Return the trial with the shortest iteration."""
         return min(self.all, key=lambda trial: trial.seconds)
 
 
 def safe(problem: Problem) -> Iterator[Candidate]:
-    """Yield dense plans that are soon made: one bucket, then those of DistributedDataParallel."""
+    """Yield dense plans that are made fast: one bucket, then DistributedDataParallel's buckets."""
     size = problem.request.bucket
     whole = problem.uniform(problem.filled(inf if size is None else size), problem.early)
     yield problem.within(whole)
