@@ -1,4 +1,4 @@
-"""Builds the operations of several roles; a message adds both of its ends at once."""
+"""The draft of a step's operations by role; a message adds the operations at both of its ends."""
 
 from collections import Counter
 from collections.abc import Sequence

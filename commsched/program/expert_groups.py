@@ -1,4 +1,4 @@
-"""Who exchanges what under expert parallelism: the teams of a plan, and its launches by layer."""
+"""The teams of a plan under expert parallelism, and its launches by layer."""
 
 from collections.abc import Sequence
 
@@ -40,7 +40,7 @@ class ExpertGroups:
         return tuple(self._ranks.T.ravel().tolist()), self.width
 
     def work(self, layer: Layer) -> Sequence[float]:
-        """Return the work in a layer of each place, of what the layer states."""
+        """Return each place's work in a layer, as a share of the work that the layer states."""
         if layer.experts is None:
             return [1.0]
         found: list[float] = layer.experts.work_of(self.width).tolist()

@@ -29,9 +29,9 @@ class StageWork(NamedTuple):
     ready: bool = False  # message-driven: backward first, then the next microbatch
     limit: int = 0  # microbatches in flight; 0: as many as the order allows
     agrees: bool = False  # all ranks decide whether a step counts before they update
-    # Of a turn whose ranks sum on the way: its segments. None: it is one computation.
+    # The segments of a turn whose ranks sum activations on the way. None: it is one computation.
     segments: Callable[[Stage, Turn], Sequence[Segment]] | None = None
-    before: Callable[[Stage], Sequence[After]] = lambda stage: ()  # what a stage waits for at first
+    before: Callable[[Stage], Sequence[After]] = lambda stage: ()  # inputs of its first turn
 
 
 def all_forward_first(ranks: int, microbatches: int, place: int, chunks: int = 1) -> list[Turn]:
@@ -69,7 +69,7 @@ def one_forward_one_backward(
 
 
 def _in_groups(ranks: int, microbatches: int, chunks: int) -> list[tuple[int, int]]:
-    """List microbatches and chunks: as many microbatches as ranks through a chunk after another."""
+    """List (microbatch, chunk): groups of `ranks` microbatches pass one chunk after another."""
     group = ranks if chunks > 1 else microbatches
     return [
         (first + m, chunk)
@@ -109,7 +109,7 @@ def as_they_come(ranks: int, microbatches: int, place: int, chunks: int = 1) -> 
 def draft_stages(
     draft: Draft, stages: Sequence[Stage], orders: Order, m: int, work: StageWork
 ) -> None:
-    """Append the computations and messages of consecutive stages; at the last one they turn."""
+    """Append the computations and messages of stages in a row; the last one turns to backward."""
     ranks = len(dealt(stages))
     for place in range(ranks):
         begun = set[int]()
@@ -122,7 +122,7 @@ def draft_stages(
 def _turn(
     draft: Draft, stages: Sequence[Stage], place: int, turn: Turn, work: StageWork, *, first: bool
 ) -> None:
-    """Add one computation after the message that it needs, and the message that it makes."""
+    """Add one computation after the message that it needs, and the message that it sends."""
     stage = stages[place]
     number, backward, m = stage.number, turn.backward, turn.microbatch
     after = [*work.before(stage)] if first else []
@@ -177,7 +177,7 @@ def memory(
     optimizer: str,
     activations: Callable[[Sequence[Stage]], float],
 ) -> Memory:
-    """Bytes on the rank that needs most, if the stages of a rank keep `activations` B."""
+    """Return the bytes on the rank that needs most; its stages keep `activations` B."""
     state = OPTIMIZERS[optimizer][0]
 
     def of(held: Sequence[Stage]) -> Memory:

@@ -1,4 +1,4 @@
-"""Who sums which gradients of a stage: the ranks with equal parts of tensors, or all its ranks."""
+"""The ranks that sum each gradient of a stage: those with equal parts of tensors, or all ranks."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,8 +10,8 @@ from commsched.program.stages import Stage
 def gradient_teams(net: Net, stage: Stage) -> list[Stage]:
     """Return a stage once for each set of tensors whose gradients the same ranks sum.
 
-    If ranks share tokens, what each computes of the gradient of a whole tensor (a norm, or a bias
-    behind rows) is the part of its tokens: all ranks of the stage sum it, as a stage of width 1.
+    If ranks share tokens, each rank computes the part of its tokens of the gradient of a whole
+    tensor (a norm, or a bias behind rows); all ranks of the stage sum it, as a stage of width 1.
     Source: Korthikanti et al., "Reducing activation recomputation in large transformer models",
     MLSys 2023; the sum over tensor-parallel ranks is Megatron-LM's, there an all-reduce of its own.
     """

@@ -25,20 +25,24 @@ from commsched.schedule.rounds import Goal
 OPTIMIZERS = {"sgd": (0, 12), "momentum": (4, 20), "adam": (8, 28)}
 OPTIMIZER = Parameter("momentum", tuple(OPTIMIZERS), learns=False)
 
-STREAMS = {Kind.ENCODE: "encode", Kind.DECODE: "decode", Kind.MERGE: "decode"}  # others: its own
+STREAMS = {
+    Kind.ENCODE: "encode",
+    Kind.DECODE: "decode",
+    Kind.MERGE: "decode",
+}  # others: the launch's
 
 
 def update_traffic(optimizer: Param) -> float:
-    """Memory traffic of one update, B per parameter."""
+    """Return the memory traffic of one update, B per parameter."""
     return float(OPTIMIZERS[str(optimizer)][1])
 
 
 def replica_memory(
     plan: Plan, optimizer: Param, buckets: float, launches: Iterable[int] = ()
 ) -> Memory:
-    """Bytes on a rank that trains the whole net, with what `launches` take beside their buckets.
+    """Return the bytes on a rank that trains the whole net, with those of `beside_buckets`.
 
-    buckets: in elements, which travel as float32.
+    buckets: elements of all buckets, which travel as float32.
     """
     return Memory(
         parameters=float(plan.net.nbytes),
@@ -51,7 +55,7 @@ def replica_memory(
 
 
 def beside_buckets(plan: Plan, indices: Iterable[int]) -> dict[str, float]:
-    """Bytes that launches take on a rank in addition to their buckets, by use.
+    """Return the bytes that launches take on a rank in addition to their buckets, by use.
 
     All launches may be encoded before the first is sent; one exchange at a time receives. Launches
     with runs of equal length share index sets.
@@ -114,8 +118,8 @@ def exchange_ops(
 ) -> list[Op]:
     """Encode, exchange and decode of every phase of a launch's method, after `before`.
 
-    where: in their names, for launches that are exchanged more than once in a step. own: what is
-    done on the launch's own stream, by the thread that communicates.
+    where: a part of the names, for launches exchanged more than once in a step. own: the kinds of
+    operations on the launch's own stream, by the communication thread.
     """
     phases, ops, launch = phases_of(plan, index), list[Op](), plan.launches[index]
     for kind, number in operations(phases):
@@ -134,7 +138,7 @@ def exchange_ops(
 
 
 def own_op(plan: Plan, index: int, before: After) -> Op:
-    """Build what takes a launch's own gradient as its result, in a step that does not exchange."""
+    """Build the operation that takes a rank's own gradient as the result, without an exchange."""
     return replace(launch_op(plan, index, Kind.DECODE, before), alone=True)
 
 
@@ -202,7 +206,7 @@ def check_sums(plan: Plan, index: int, where: str) -> None:
 
 
 def check_can_leave(launches: Iterable[Launch], what: str, nearest: str) -> None:
-    """Refuse to follow others after launches whose unsent gradients nobody else takes over."""
+    """Refuse a change of launches if the old ones keep unsent gradients that no other can take."""
     for launch in launches:
         if not find_method(launch.method).measurable:
             raise CommschedError(
@@ -223,7 +227,7 @@ def check_teams_alike(plan: Plan, index: int, where: str) -> None:
 def apply_op(plan: Plan, index: int, traffic: float, *after: After, share: float = 1.0) -> Op:
     """Build the update of a launch's elements, or of the `share` of them that a rank updates.
 
-    Each moves `traffic` B, if nothing was measured.
+    Each element moves `traffic` B of memory, if the net states no measured time.
     """
     numel = plan.launches[index].numel * share
     seconds = plan.net.update_seconds(numel, traffic, plan.machine.device)

@@ -1,4 +1,4 @@
-"""The computations of a step, layer by layer: common to strategies without stages."""
+"""The computations of a step, layer by layer, for strategies without stages."""
 
 from commsched.net.graph import Layer
 from commsched.plan.model import Plan
@@ -8,14 +8,14 @@ DIRECTIONS = {False: "forward", True: "backward"}  # `Turn.backward` -> word in 
 
 
 def passes(plan: Plan, after: tuple[After, ...]) -> list[Op]:
-    """Forward and backward of all layers; the first one begins after `after`."""
+    """Return the forward and backward of all layers; the first one begins after `after`."""
     layers = plan.net.layers
     ops = [compute(plan, layer, False, () if i else after) for i, layer in enumerate(layers)]
     return ops + [compute(plan, layer, True) for layer in reversed(layers)]
 
 
 def compute(plan: Plan, layer: Layer, backward: bool, after: tuple[After, ...] = ()) -> Op:
-    """Forward or backward of a layer."""
+    """Return the forward or backward of a layer."""
     return Op(
         kind=Kind.COMPUTE,
         name=_name(layer.name, backward),

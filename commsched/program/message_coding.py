@@ -1,4 +1,4 @@
-"""How messages between stages are coded: what a packet takes, and the seconds of coding."""
+"""The coding of messages between stages: the bytes of a packet, and the seconds of coding."""
 
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ class Coded(NamedTuple):
 
 
 class MessageCoding(NamedTuple):
-    """A codec for all messages of a plan; `width`: B of a value of theirs."""
+    """A codec for all messages of a plan; `width`: B of one value of a message."""
 
     name: str
     width: int
@@ -56,8 +56,8 @@ class MessageCoding(NamedTuple):
 def coding_of(plan: Plan) -> MessageCoding:
     """Return how a plan codes its messages.
 
-    Their values are as wide as the net's parameters, or narrower where its layers were measured in
-    16 bits beside float32 parameters.
+    Values are as wide as the net's parameters, or narrower if the net's layers were measured in 16
+    bits with float32 parameters.
     """
     net = plan.net
     types = [tensor.dtype for layer in net.layers for tensor in layer.tensors][:1]

@@ -49,7 +49,7 @@ class Turn(NamedTuple):
 
 
 class Hop(NamedTuple):
-    """What a message between stages carries: the activations or gradient of a microbatch."""
+    """The content of a message between stages: the activations or gradient of a microbatch."""
 
     source: int  # stage
     to: int  # stage
@@ -68,7 +68,7 @@ class Op:
     stream: str
     after: tuple[After, ...] = ()
     seconds: float = 0.0  # compute, apply, and coding of a message, without jitter
-    paces: tuple[float, ...] = ()  # multiples of `seconds` that ranks of the role take, in turns
+    paces: tuple[float, ...] = ()  # factors of `seconds` of the role's ranks, repeated in turn
     layer: str = ""  # for COMPUTE: the layer, or the first layer of the stage
     turn: Turn | None = None  # compute
     launch: int = -1  # index in the plan, for exchanges and their coding; -1: of all ranks
@@ -77,9 +77,9 @@ class Op:
     root: int | None = None  # member of each team that broadcasts; None: no broadcast
     alone: bool = False  # decode: this rank's own gradient, which was not exchanged, is the result
     waited: int | None = None  # merge: steps since the sum was sent; None: it replaces parameters
-    # Operations of one stream and step that are equally urgent keep their order. Among the first
-    # ones of each urgency, the operation whose inputs arrived first goes first; among those whose
-    # inputs have arrived, the most urgent: 0 before 1.
+    # Operations of a stream and step with equal urgency keep their order. Among the first operation
+    # of each urgency, the one whose inputs arrived first is next; if the inputs of several have
+    # arrived, the most urgent is next: 0 before 1.
     urgency: int = 0
     # send and recv
     peer: int = 0  # role at the other end; its k-th rank talks to the k-th rank here
@@ -93,7 +93,7 @@ class Op:
 
     @property
     def uncoded(self) -> int:
-        """B of a message's content."""
+        """Return the B of a message's content."""
         return self.values * self.width if self.codec else self.nbytes
 
 
@@ -114,7 +114,7 @@ class Role:
 
     @property
     def computing(self) -> float:
-        """Seconds of compute of a step, of a rank whose pace is 1."""
+        """Return the seconds of compute of a step, of a rank whose pace is 1."""
         return sum(op.seconds for op in self.ops if op.kind in (Kind.COMPUTE, Kind.APPLY))
 
     def ops_of(self, rank: int) -> tuple[Op, ...]:

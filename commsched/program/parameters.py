@@ -14,7 +14,7 @@ Tries = Callable[[Net, Machine, Mapping[str, Param]], Iterable[Param]]
 
 
 class Range(NamedTuple):
-    """From `low` to `high`, both allowed; whole numbers where both are integers."""
+    """The numbers from `low` to `high`, both included; whole numbers if both are integers."""
 
     low: float
     high: float
@@ -33,9 +33,9 @@ class Parameter(NamedTuple):
 
     default: Param
     allowed: tuple[Param, ...] | Range
-    tries: tuple[Param, ...] | Tries = ()  # of a search among strategies; empty: the default
-    learns: bool = True  # whether what is learnt depends on the value
-    saves: bool = False  # other values than the default are tried only if that does not fit
+    tries: tuple[Param, ...] | Tries = ()  # values that a search tries; empty: the default
+    learns: bool = True  # whether learning depends on the value
+    saves: bool = False  # values only save memory: tried only if the default does not fit
 
     def values(self, net: Net, machine: Machine, before: Mapping[str, Param]) -> list[Param]:
         """List the values that a search tries; `before`: those of the parameters before."""

@@ -19,7 +19,7 @@ from commsched.net.graph import Net
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op
 
-# s that a thread which has slept runs at once, before it shares a core with others: the slice of
+# s for which a woken thread runs at once, before it shares a core with others: the slice of
 # Linux on 8 processors and more, 0.7 ms x (1 + log2 8) (kernel/sched/fair.c).
 SLICE = 2.8e-3
 
@@ -32,22 +32,22 @@ class Part(NamedTuple):
 
 
 def gather_seconds(numel: float, device: Device) -> float:
-    """Seconds to copy `numel` values into their bucket, and to look for NaN and infinity."""
+    """Return the s to copy `numel` values into their bucket and check for NaN and infinity."""
     return device.fixed_gather + 4.0 * numel * (device.gather or 3 / device.bandwidth)
 
 
 def mean_seconds(numel: float, device: Device) -> float:
-    """Seconds to divide `numel` sums in place."""
+    """Return the seconds to divide `numel` sums in place."""
     return device.fixed_scale + 4.0 * numel * (device.scale or 2 / device.bandwidth)
 
 
 def put_seconds(numel: float, device: Device) -> float:
-    """Seconds to copy `numel` parameters out of their bucket: read once, written once."""
+    """Return the s to copy `numel` parameters out of their bucket: read once, written once."""
     return 2 * 4.0 * numel / device.bandwidth
 
 
 def merge_seconds(numel: float, device: Device) -> float:
-    """Seconds to merge a sum of `numel` parameters: 11 passes of 4 B over memory.
+    """Return the seconds to merge a sum of `numel` parameters: 11 passes of 4 B over memory.
 
     Copy the parameters (2), scale them (2), add the sum (3), divide (2), copy them back (2).
     """
@@ -132,19 +132,19 @@ def values_of(plan: Plan, index: int) -> float:
 
 
 class CodingTime(NamedTuple):
-    """How long the coding of a rank lasts that computes on its node's cores meanwhile, or not.
+    """The time of a rank's coding, with or without compute on its node's cores at the same time.
 
-    A price holds while all ranks of the node code at once. Ranks that compute do not: a thread that
-    has slept is served at once for a `slice`, and shares the cores with all others from then on.
+    A price holds while all ranks of the node code at once. Ranks that compute do not code at once:
+    a woken thread runs at once for a `slice`, and shares the cores with all others from then on.
     """
 
-    cold: float = 0.0  # s of a price more, because computing empties the caches
-    alone: float = 1.0  # share of a price that the rank takes if no other one codes
+    cold: float = 0.0  # s on top of a price, because compute empties the caches
+    alone: float = 1.0  # share of a price that a rank takes if no other rank codes
     slice: float = inf  # s
 
     @classmethod
     def of(cls, machine: Machine, net: Net) -> "CodingTime":
-        """Return that of a net on a machine."""
+        """Return the coding time of a net on a machine."""
         if not machine.cores:
             return cls()
         if not net.occupies_cores:
@@ -152,22 +152,22 @@ class CodingTime(NamedTuple):
         return cls(machine.cold / machine.alone, machine.alone, SLICE)
 
     def lasts(self, price: float) -> float:
-        """Return the seconds of an operation of a price, s."""
+        """Return how long an operation lasts, s, whose price is `price` s."""
         if not price:
             return 0.0
         first = (price + self.cold) * self.alone
         return first + max(first - self.slice, 0.0) * (1.0 / self.alone - 1.0)
 
     def work(self, lasts: Times) -> Times:
-        """Return what such operations take of a rank's share of the cores, s."""
+        """Return the s of a rank's share of the cores that operations of these lengths take."""
         first = np.minimum(lasts, self.slice)
         found: Times = lasts + first * (1.0 / self.alone - 1.0)
         return found
 
     def ends(self, lasts: Floats) -> Floats:
-        """Return after how long such operations end if their rank does nothing else, s.
+        """Return after how many s operations of these lengths end on an otherwise idle rank.
 
-        One that is longer than a slice waits until the slice was the rank's share of the cores.
+        An operation longer than a slice then waits until the slice was its share of the cores.
         """
         found: Floats = np.where(lasts > self.slice, self.work(lasts), lasts)
         return found
@@ -178,7 +178,7 @@ def seconds(parts: Iterable[Part], phase: Phase, numel: float, device: Device) -
     return sum(part.seconds(phase, numel, device) for part in parts)
 
 
-HANDOVERS = 3  # of a phase: threads of their own encode it, exchange it and decode it
+HANDOVERS = 3  # per phase: three separate threads encode, exchange and decode
 
 
 def handover_seconds(machine: Machine, net: Net) -> float:

@@ -1,8 +1,8 @@
-"""When an operation may start, and which operation a stream serves next: one rule for all placers.
+"""The rule by which all placers decide which operation a stream serves next, and when it starts.
 
 A stream serves one operation at a time. Operations of a step that are equally urgent keep their
-order. Of the first operations of all urgencies, a stream serves the one that can begin first,
-and the most urgent one if several can. An operation can begin when its stream is free and its
+order. Among the first operation of each urgency, a stream serves the one that can begin first, and
+the most urgent one if several can. An operation can begin when its stream is free and its
 inputs are there. An operation of several parties, such as an exchange, begins once it is at the
 head of its stream on all of them.
 """
@@ -78,9 +78,9 @@ def serve(
 ) -> None:
     """Perform all queued operations in an order that their inputs allow.
 
-    queues: by party (a rank, or a role of equal ranks) and stream. `partners` of (party, step,
-    operation): the parties that take part in it. `ready`: whether the inputs of one party's end of
-    it are there. `perform`: (step, parties, the end of each).
+    queues: by party (a rank, or a role of equal ranks) and stream. `partners(party, step, op)`: the
+    parties that take part in an operation. `ready(party, step, op)`: whether a party has the inputs
+    of its end. `perform(step, parties, ops)`: perform an operation; `ops` are the parties' ends.
     """
 
     def at_head(party: int, step: int, op: Op) -> Op | None:

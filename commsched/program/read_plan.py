@@ -1,4 +1,4 @@
-"""Read plans whose strategy and methods there are: plans that can be run, simulated and shown."""
+"""Reading of plans whose strategy and methods are known, so that they can be run and simulated."""
 
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ from commsched.program.registry import STRATEGIES
 
 
 class HasPlan(Protocol):
-    """What has a plan: a `commsched.Plan`."""
+    """An object that holds a plan: a `commsched.Plan`."""
 
     model: Plan
 
@@ -45,7 +45,7 @@ def checked_plan(given: AnyPlan) -> Plan:
 
 
 def _known(plan: Plan, where: str) -> Plan:
-    """Refuse a strategy or a method that there is not, or whose parameters are wrong."""
+    """Refuse an unknown strategy or method, and wrong parameters; return the plan."""
     try:
         STRATEGIES[plan.strategy].settings(plan)
     except CommschedError as error:

@@ -23,7 +23,7 @@ class KeptActivations(NamedTuple):
 def kept(
     net: Net, stages: Sequence[Stage], number: int, settings: Mapping[str, Param]
 ) -> KeptActivations:
-    """Return what stage `number` keeps of its activations.
+    """Return the bytes of activations that stage `number` keeps.
 
         recompute = 0   each = A,                        once = 0
         recompute = r   each = sum of the r inputs,      once = the largest A of a segment
@@ -54,5 +54,5 @@ def cuts_of(stage: Stage, segments: int) -> list[int]:
 
 
 def repeated(stage: Stage, settings: Mapping[str, Param]) -> float:
-    """Seconds of the forward that the backward of a microbatch repeats."""
+    """Return the seconds of the forward that the backward of a microbatch repeats."""
     return stage.forward if settings.get("recompute", 0) else 0.0

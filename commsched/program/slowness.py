@@ -1,4 +1,4 @@
-"""How much longer compute takes on each rank in each step: jitter and stalls, drawn from a seed."""
+"""The slowness of compute on each rank in each step: jitter and stalls, drawn from a seed."""
 
 from math import ceil, floor
 
@@ -15,7 +15,7 @@ SPELLS = 64  # most spells that are drawn per step; more would hardly change the
 def slowness(machine: Machine, seed: int, step: int, ranks: Ints, seconds: float) -> Floats:
     """Return the factor on the compute of each rank in a step of `seconds` s: (ranks,).
 
-    It depends on nothing but these arguments, so that a rank needs no history to draw its own.
+    The factor depends only on these arguments, so a rank needs no history to draw its own.
     """
     longer, usual = np.ones(len(ranks)), 1.0
     for number, law in enumerate(machine.stalls):
@@ -26,7 +26,7 @@ def slowness(machine: Machine, seed: int, step: int, ranks: Ints, seconds: float
 
 
 def fastest(machine: Machine, seed: int, step: int) -> float:
-    """Return a number that no rank's factor in a step is below, however long the step."""
+    """Return a lower bound of all ranks' factors in a step of any length."""
     usual = 1.0 + sum(law.usual for law in machine.stalls)
     return float(random.jitter(machine.jitter, seed, step, np.arange(machine.size)).min()) / usual
 

@@ -21,7 +21,7 @@ from commsched.program.strategy import Strategy
 
 MOST = 2**20
 HEAD = "head@s"  # begins the names of auxiliary heads' layers in a net; see `is_head`
-LONGER = (1, 2, 4)  # times as many batches in a step as there are ranks
+LONGER = (1, 2, 4)  # batches in a step, as multiples of the number of ranks
 OVERFLOW = "overflow/decide"  # the operation that agrees whether a step is left out
 
 
@@ -58,7 +58,7 @@ def interleavings(net: Net, machine: Machine, before: Mapping[str, Param]) -> li
 INTERLEAVE = Parameter(1, Range(1, MOST), interleavings, learns=False)
 
 # Parameters of all pipelines. stages 0: the planner's choice. A net's batch is one microbatch.
-# near: what has consecutive ranks, the stages of a pipeline or the replicas of a stage.
+# near: the stages of a pipeline, or the replicas of a stage, have consecutive ranks.
 # message_bytes 0: the activations that cross a cut, as the net's layers state them.
 # messages: the codec of these activations and of their gradients.
 PARAMETERS = {
@@ -98,23 +98,23 @@ class Stage:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its parameters, in the types of their tensors."""
+        """Return the bytes of its parameters, in the types of their tensors."""
         return sum(tensor.nbytes for layer in self.layers for tensor in layer.tensors)
 
     @property
     def replicas(self) -> int:
-        """How many times the stage is there."""
+        """Return the number of replicas of the stage."""
         return len(self.ranks) // self.width
 
     @property
     def alike(self) -> tuple[int, ...]:
-        """Its ranks, team by team of those that hold equal parameters."""
+        """Return the stage's ranks, team after team; ranks of a team have equal parameters."""
         teams = (self.ranks[place :: self.width] for place in range(self.width))
         return tuple(rank for team in teams for rank in team)
 
     @property
     def trunk(self) -> tuple[Layer, ...]:
-        """The layers without the auxiliary head."""
+        """Return the layers without the auxiliary head."""
         return tuple(layer for layer in self.layers if not is_head(layer.name))
 
 
@@ -300,7 +300,7 @@ def trunk_of(net: Net) -> list[Layer]:
 
 
 def crossing(trunk: Sequence[Layer], cut: int) -> float:
-    """Bytes of the activations before a cut that layers behind it read."""
+    """Return the bytes of the activations before a cut that layers behind it read."""
     read = {name for layer in trunk[cut:] for name in layer.after}
     return sum(layer.output or layer.activation for layer in trunk[:cut] if layer.name in read)
 

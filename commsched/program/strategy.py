@@ -33,7 +33,7 @@ class Memory(NamedTuple):
 
 
 class Strategy(ABC):
-    """How ranks share the training; parameters are validated by `settings`."""
+    """The way in which ranks share the training; `settings` validates its parameters."""
 
     name: str
     parameters: Mapping[str, Parameter]
@@ -50,7 +50,7 @@ class Strategy(ABC):
 
     @property
     def defaults(self) -> dict[str, Param]:
-        """The default of every parameter."""
+        """Return the default of every parameter."""
         return settled(self.name, {}, self.parameters)
 
     @abstractmethod
@@ -59,22 +59,22 @@ class Strategy(ABC):
 
     @abstractmethod
     def memory(self, plan: Plan) -> Memory:
-        """Bytes on the rank that needs most."""
+        """Return the bytes on the rank that needs most."""
 
     def batches(self, plan: Plan) -> int:
         """Count the batches of the net that all ranks together compute in a step."""
         return plan.machine.size
 
     def work(self, plan: Plan) -> float:
-        """Seconds that the last rank to begin a step computes in it, or less; needs no launches.
+        """Return a lower bound of the compute, s, of the rank that begins a step last.
 
-        Without jitter; ranks that share experts may compute none of them.
+        Without jitter and launches; ranks that share experts may compute none of them.
         """
         layers = (layer for layer in plan.net.layers if layer.experts is None)
         return sum(sum(plan.net.seconds(layer, plan.machine.device)) for layer in layers)
 
     def periods(self, plan: Plan) -> tuple[tuple[float, Plan], ...]:
-        """Return the periods of a training: shares of its steps, and plans that begin like them."""
+        """Return the periods of a training: the share of steps, and a plan that begins with it."""
         return ((1.0, plan),)
 
     def operations(self, plan: Plan) -> dict[str, Op]:

@@ -18,7 +18,7 @@ from commsched.program.stages import Stage, turn_end
 # Collectives after which, or before which, each rank owns the run of the tokens at its place.
 SCATTERS = "reduce-scatter", "reduce-scatter-direct"
 SPREADS = "all-gather", "all-gather-direct"
-OWN = (Kind.ENCODE, Kind.DECODE)  # done by the thread that communicates: nothing else waits
+OWN = (Kind.ENCODE, Kind.DECODE)  # by the communication thread: no other work waits for it
 
 
 class StageSums(NamedTuple):
@@ -33,7 +33,7 @@ class Segment(NamedTuple):
 
     seconds: float
     done: tuple[str, ...]  # layers whose backward is complete at its end
-    exchange: Callable[[After, str], Sequence[Op]] | None  # after what, and where; last: none
+    exchange: Callable[[After, str], Sequence[Op]] | None  # (after, where) -> ops; last: None
 
 
 class Visit(NamedTuple):
@@ -55,9 +55,9 @@ def visits(layers: Sequence[Layer], cuts: Sequence[int], backward: bool) -> Iter
 
 
 def segments(plan: Plan, launches: StageSums, path: Iterator[Visit]) -> tuple[Segment, ...]:
-    """Divide a turn at its exchanges: a layer gathers tokens before its work, and sums behind it.
+    """Divide a turn at its exchanges: a layer gathers tokens before its work, and sums after it.
 
-    What a layer does after its own sum is part of the next segment.
+    Work of a layer after its own sum is part of the next segment.
     """
     found: list[Segment] = []
     seconds, done = 0.0, list[str]()

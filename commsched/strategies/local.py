@@ -155,7 +155,7 @@ def _head(last: Layer, stage: Stage, share: float) -> Layer:
 
 
 def _overlapping(draft: Draft, stages: Sequence[Stage], stage: Stage) -> After:
-    """A stage's forward, its own backward, and the backward of the next stage's loss."""
+    """Append a stage's forward, its own backward, and the backward of the next stage's loss."""
     number = stage.number
     after = [received(Hop(number - 1, number, 0))] if number else []
     done = compute(draft, stage, Turn(False), stage.forward, after)

@@ -108,14 +108,14 @@ def packed(tensor: Tensor, share: float) -> Tensor:
 
 
 def state_memory(kept: float, dense: float, share: float) -> Memory:
-    """Bytes of the state of `dense` parameters if pruning keeps `kept` parameters."""
+    """Return the bytes of the state of `dense` parameters if pruning keeps `kept` parameters."""
     if share == 1.0:
         return Memory(6.0 * dense, 6.0 * dense, 8.0 * dense, 0.0, 0.0)
     return Memory(2.0 * dense + 4.0 * kept, 6.0 * kept, 12.0 * kept, 0.0, 2.0 * kept)
 
 
 def packing_traffic(kept: float, dense: float, share: float) -> float:
-    """Bytes moved to pack one microbatch's gradient; 0 if nothing is pruned."""
+    """Return the bytes moved to pack one microbatch's gradient; 0 if nothing is pruned."""
     if share == 1.0:
         return 0.0
     touched = 1.0 - (1.0 - share) ** SECTOR  # of the sectors

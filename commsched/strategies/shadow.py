@@ -102,7 +102,7 @@ class Shadow(Strategy):
 
 
 def _merges(step: int, every: int, lag: int) -> bool:
-    """Tell whether a step ends with the merge of what was copied `lag` steps before."""
+    """Tell whether a step ends with the merge of a copy that is `lag` steps old."""
     return step >= lag and (step - lag + 1) % every == 0
 
 

@@ -247,7 +247,7 @@ def _applied(plan: Plan, apply: list[Op]) -> list[Op]:
 
 
 def _own(name: str, seconds: float, after: tuple[After, ...]) -> Op:
-    """Build an operation of no layer."""
+    """Build a computation that belongs to no layer."""
     return Op(kind=Kind.COMPUTE, name=name, stream="compute", after=after, seconds=seconds)
 
 
@@ -257,7 +257,7 @@ def _exchange(plan: Plan, index: int) -> list[Op]:
 
 
 def _own_stream(plan: Plan, launch: Launch) -> tuple[Kind, ...]:
-    """Return what the thread does that exchanges a launch."""
+    """Return the kinds of operations that the communication thread does for a launch."""
     encode, together = _threads(plan)
     if 4 * sum(stop - start for _, start, stop in launch.pieces) <= together:
         return Kind.ENCODE, Kind.DECODE

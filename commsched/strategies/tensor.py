@@ -222,7 +222,7 @@ def _check_cut(plan: Plan, width: int, sequence: int) -> None:
 
 
 def _ends(last: Turn, stage: Stage, parts: Sequence[Segment]) -> dict[str, After]:
-    """Return after which computation each layer's gradients are complete."""
+    """Return for each layer the computation after which its gradients are complete."""
     places = {name: place for place, part in enumerate(parts) for name in part.done}
     return {
         name: segment_end(last, stage.number, place, len(parts)) for name, place in places.items()
@@ -237,7 +237,7 @@ def _finish(
     ends: Mapping[str, After],
     traffic: float,
 ) -> None:
-    """Sum a stage's gradients over its replicas, update, and gather what others have updated."""
+    """Sum a stage's gradients over its replicas, update, and gather the others' parameters."""
     last: dict[int, After] = {}
     for index in launches.reduces:
         last[index] = ends[plan.launches[index].after]
@@ -254,7 +254,7 @@ def _finish(
 
 
 def launches_of(plan: Plan, stages: Sequence[Stage]) -> list[StageLaunches]:
-    """List each stage's launches; refuse those that do not do what the strategy needs."""
+    """List each stage's launches; refuse launches that the strategy cannot use."""
     teams = [team for stage in stages for team in gradient_teams(plan.net, stage)]
     home = {t.name: team for team in teams for layer in team.layers for t in layer.tensors}
     by_layer = {layer.name: stage.number for stage in stages for layer in stage.layers}

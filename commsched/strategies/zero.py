@@ -92,7 +92,7 @@ class Zero(Strategy):
         plain = all(tensor.dtype == "float32" for tensor in plan.net.tensors.values())
         state = OPTIMIZERS[str(settings["optimizer"])][0] + MASTER * (self.level < 3 or not plain)
         waits = _window(made, int(settings["buffers"]))
-        # Units that travel borrow memory, in which the largest has been before.
+        # Units that are gathered reuse memory, whose size is that of the largest unit.
         travel = min(int(settings["buffers"]), len(made))
         buckets = _most(whole, waits) if self.level >= 2 else 0.0  # gradients not summed yet
         if self.level == 3:
@@ -121,7 +121,7 @@ def _shards(plan: Plan) -> int:
 
 
 def _most(sizes: Sequence[float], together: Iterable[Iterable[int]]) -> float:
-    """Return the largest sum of sizes that are there together."""
+    """Return the largest sum of sizes that are in memory together."""
     return max((sum(sizes[i] for i in some) for some in together), default=0.0)
 
 
@@ -148,7 +148,7 @@ def _order(made: Sequence[LayerUnit]) -> list[tuple[int, bool]]:
 
 
 def _beside(plan: Plan, buffers: int) -> dict[str, float]:
-    """Bytes that launches take beside their buckets: at most `buffers` units wait at a time."""
+    """Return the bytes of launches beside their buckets: at most `buffers` units wait at once."""
     memories = [launch_memory(x.method, plan.spec(x), plan.group(x)) for x in plan.launches]
     waiting = sorted((one.waiting for one in memories), reverse=True)[:buffers]
     received = max((one.received for one in memories), default=0.0)
@@ -193,7 +193,7 @@ class _Step:
         return self._units[number].regather if backward else self._units[number].gather
 
     def _compute(self, place: int) -> list[Op]:
-        """Compute a unit once its parameters are there, and while few gradients wait."""
+        """Compute a unit once its parameters are gathered and few enough gradients wait."""
         number, backward = self._order[place]
         unit, gather = self._units[number], self._launch(place)
         after = [] if gather is None else [self._end(gather)]

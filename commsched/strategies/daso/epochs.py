@@ -1,4 +1,4 @@
-"""When DASO exchanges parameters: the phases of a training, epoch after epoch."""
+"""The schedule of DASO's parameter exchanges: the phases of a training, epoch after epoch."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -20,7 +20,7 @@ class EpochExchange(NamedTuple):
 
 
 class EpochStep(NamedTuple):
-    """What a step does beyond training."""
+    """The agreements and exchanges of a step."""
 
     starts: EpochExchange | None
     merges: EpochExchange | None
@@ -49,7 +49,7 @@ class Epoch(NamedTuple):
 
     @property
     def exchanges(self) -> int:
-        """The number of exchanges of the epoch."""
+        """Return the number of exchanges of the epoch."""
         if self.blocking or self.skip == 0:
             return self.batches
         return len(self._starts) + 1
@@ -83,7 +83,7 @@ class Epoch(NamedTuple):
         return EpochExchange("cycling", lane, self.first + batch, self.wait)
 
     def _lane(self, number: int) -> int:
-        """Return the place whose turn the epoch's exchange of that number is."""
+        """Return the place in the node that does the epoch's exchange `number`."""
         return (self.turn + number) % self.lanes
 
 

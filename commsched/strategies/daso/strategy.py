@@ -37,7 +37,7 @@ MANY = 2**31
 
 
 class DasoPart(NamedTuple):
-    """An exchange as one rank sees it."""
+    """One rank's part in an exchange."""
 
     purpose: str
     root: int  # place in the node of the rank that has the result
@@ -130,7 +130,7 @@ class Daso(Strategy):
         settings: Mapping[str, Param],
         decisions: Mapping[str, float],
     ) -> EpochStep:
-        """Return what the step before did."""
+        """Return the agreements and exchanges of the step before."""
         if step == 0:
             return EpochStep(None, None, False, True)
         if step > epoch.first:
@@ -182,7 +182,7 @@ def _ops(
     decides: bool,
     averages: bool,
 ) -> tuple[Op, ...]:
-    """Build the operations of a rank's step. `before`: what the end of the last step merged."""
+    """Build the operations of a rank's step; before: the exchange merged at the last step's end."""
     ops = _training(plan, optimizer, before, averages)
     updated = After(ops[-1].name)
     merging = _merge(plan, merges, updated) if merges else []
@@ -200,7 +200,7 @@ def _ops(
 
 
 def _training(plan: Plan, optimizer: Param, before: DasoPart | None, averages: bool) -> list[Op]:
-    """Forward and backward, the gradients' average in the node if it is due, and the update."""
+    """Build forward, backward, the gradients' average in the node if it is due, and the update."""
     ops, updates = passes(plan, _merged(plan, before, 1)), []
     copied = _copied(plan, before, 1)
     for i in in_order(plan, ""):
