@@ -1,4 +1,4 @@
-"""How many messages an exchange has, one after the other and of each rank; what they take."""
+"""The messages of an exchange: those in its longest chain, those of each rank, and their cost."""
 
 from functools import lru_cache
 
@@ -13,9 +13,9 @@ from commsched.schedule.rounds import Schedule
 
 
 def messages_in_turn(schedule: Schedule, payload: Payload, machine: Machine, group: Group) -> int:
-    """Return the length of an exchange's longest chain of messages, each sent once one has come.
+    """Return the longest chain of messages in an exchange, each sent after the one before arrives.
 
-    Of a library's all-reduce it is that of the algorithm that the library takes.
+    For a library's all-reduce, the algorithm that the library takes counts.
     """
     return 0 if group.size == 1 else _longest(_route(schedule, payload, machine, group))
 
@@ -25,8 +25,8 @@ def seconds_of_waking(
 ) -> float:
     """Return how much longer an exchange lasts if its ranks compute on cores all the while, s.
 
-    Each message in turn waits for a core of its receiver. If the receiver does not know how long it
-    is, the interpreter looks for it, and the message waits for that, too.
+    Each message of the chain waits for a core of its receiver. If the receiver does not know the
+    message's size, the interpreter must probe for it, and the message also waits for that.
     """
     known = payload.known and not schedule.library
     each = machine.wakeup + (0.0 if known else machine.interpreter)

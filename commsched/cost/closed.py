@@ -254,7 +254,7 @@ def _sum(*costs: Cost) -> Cost:
 
 
 def _distances(q: int) -> list[int]:
-    """Powers of two below q."""
+    """Return the powers of two below q."""
     return [1 << k for k in range((q - 1).bit_length())]
 
 

@@ -36,11 +36,11 @@ class Coding:
     rate: CodecRate
 
     def code(self, size: MessageSize) -> float:
-        """Seconds to encode a message."""
+        """Return the seconds to encode a message."""
         return self.rate.fixed + size.raw * self.rate.encode if self.rate.encode else 0.0
 
     def merge(self, size: MessageSize, add: bool) -> Floats:
-        """Seconds to add or decode what arrived."""
+        """Return the seconds to add or decode what arrived."""
         rate = self.rate
         if add:
             return rate.per_add + size.wire * rate.add

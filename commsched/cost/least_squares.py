@@ -12,11 +12,11 @@ RENEWED = 6  # rounds after which the slopes are computed again
 STEP = 0.02  # of a logarithm, for the slopes
 NEAR = 0.1  # change of the logarithms up to which the slopes stay valid
 DONE = 0.003  # change of the logarithms that ends the search
-HALVED = 4  # times that a move is halved that makes the errors larger
+HALVED = 4  # most halvings of a move that makes the errors larger
 OUTLIER = 3.0  # multiple of NOISE beyond which errors count linearly
 
 
-TRIED = 2  # starts of the smallest cost from which the search goes on
+TRIED = 2  # the search continues from this many starts of the smallest cost
 
 
 def least_squares(
@@ -53,7 +53,7 @@ def _descended(
     cost: Callable[[Floats, Floats], float],
     rounds: int,
 ) -> Floats:
-    """Go down from a start."""
+    """Descend from one start."""
     here = errors(logs)
     slopes, far, stuck = np.zeros((0, 0)), True, False
     for number in range(rounds):

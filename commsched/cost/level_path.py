@@ -1,4 +1,4 @@
-"""The way of a message through the levels of a machine: which links it takes, and which ports."""
+"""The path of a message through the levels of a machine: the links and the ports that it uses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from commsched.machine.model import Group, Link, Machine
 
 @dataclass(frozen=True, eq=False)
 class _LeavingPorts:
-    """What the children of a level have to leave by, for each member of a group."""
+    """The ports by which the children of a level send upwards, for each member of a group."""
 
     of: Ints  # (p,) the port of each member
     per_byte: Floats | float  # s/B, (p,)
@@ -105,7 +105,7 @@ class Climb:
         dst: Ints,
         top: Ints,
     ) -> None:
-        """Let the links of single children decide: the slower end's, where ends differ."""
+        """Apply the links of single children; if the two ends differ, the slower link counts."""
         level, child = self._levels[k], self._child[k]
         own = [slow.child for slow in level.overrides]
         both = np.isin(child[src], own) & np.isin(child[dst], own)

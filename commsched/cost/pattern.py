@@ -47,7 +47,7 @@ class Pattern:
 
     @cached_property
     def away_back(self) -> Each:
-        """Whole: `away` of the move that ends where move i starts."""
+        """Return `away` of the move that ends where move i starts, if the pattern is whole."""
         away = self.wire.away
         return away if isinstance(away, float) else away[..., self.shape.back]
 
@@ -66,7 +66,7 @@ T = TypeVar("T")
 
 
 def once(machine: Machine, group: Group, derive: Callable[[Machine, Group], T]) -> T:
-    """Return what is derived from a machine and a group; what the last groups gave is kept."""
+    """Return the result of `derive` for a machine and a group; cache that of the last groups."""
     key = derive, group
     if key not in machine.derived:
         machine.derived[key] = derive(machine, group)
@@ -206,7 +206,7 @@ class Places:
         return None, back
 
     def _mixed(self, shape: PatternShape, inside: Bools) -> Pattern:
-        """Let the slower end of each move decide, and the NIC."""
+        """Make the pattern of messages inside and between nodes; the slower end or NIC counts."""
         src, dst = shape.src, shape.dst
         latency, overhead, per_byte = (
             np.where(inside, own, np.maximum(values[self._kind[src]], values[self._kind[dst]]))
@@ -237,12 +237,12 @@ class Places:
         )
 
     def _columns(self) -> tuple[Floats, Floats, Floats]:
-        """L, o and G of each kind of link between nodes."""
+        """Return L, o and G of each kind of link between nodes."""
         latency, overhead, per_byte = np.array([terms(link) for link in self._links]).T
         return latency, overhead, per_byte
 
     def _shared(self, shape: PatternShape, out: Bools) -> Floats:
-        """Seconds per byte of each move on its NICs: a fluid fair share among the round's moves.
+        """Return the s/B of each move on its NICs: a fluid fair share among the round's moves.
 
         Holds for moves of a round that overlap in time; ranks that drift apart by more than a
         message's time would share less.
@@ -306,7 +306,7 @@ def by_turns(machine: Machine) -> bool:
 
 
 def _later(port: Ints) -> Floats:
-    """Share of the moves of its port that come after each move: (m,); 0 at port -1."""
+    """Return the share of a port's moves that come after each move: (m,); 0 at port -1."""
     order = np.argsort(port, kind="stable")
     ordered = port[order]
     stop = np.searchsorted(ordered, ordered, side="right")

@@ -64,8 +64,8 @@ def play(
         sent     = max(data + encode - b, send port)
         arrived  = max(sent + o + L, receive port) + n G + o,  at least data + encode + o + L
     Ranks that share a NIC take turns: messages of up to its `turn` leave one after the other. So
-    the first ranks' last messages are through before their ports would be free.
-    It is the generic cell rate algorithm (ITU-T I.371) with the bytes' own times.
+    the first ranks' last messages have left before their ports would be free.
+    The bucket is the generic cell rate algorithm (ITU-T I.371) with the bytes' own times.
     Source: Alexandrov et al., "LogGP", SPAA 1995; per-rank clocks as in Hoefler et al.,
     "LogGOPSim", HPDC 2010.
     """
@@ -152,7 +152,7 @@ def play_all(schedule: Schedule, group: Group, runs: Sequence[ExchangeRun]) -> l
 
 
 def _identity(one: ExchangeRun) -> tuple[object, ...]:
-    """Return what tells an exchange from others, by the objects that it has."""
+    """Return a key that tells an exchange from others, by the identities of its parts."""
     rest = one.rest if isinstance(one.rest, float) else id(one.rest)
     return id(one.payload), id(one.machine), one.start.tobytes(), rest
 

@@ -45,7 +45,7 @@ class Price:
         return self.encode + self.exchange + self.decode
 
     def exposed(self, hidden: float) -> float:
-        """Seconds that remain if `hidden` seconds of other work overlap the exchange."""
+        """Return the seconds that remain if `hidden` seconds of other work overlap the exchange."""
         return max(0.0, self.seconds - hidden)
 
 
@@ -105,7 +105,7 @@ def exchanges(asked: Sequence[ToPrice], limit: int = LIMIT) -> list[Played]:
 
 
 def _route(asked: ToPrice, limit: int) -> _Route | Played:
-    """Return what to play of an exchange, or its costs where nothing has to be played."""
+    """Return the schedule to play for an exchange, or its costs if nothing has to be played."""
     schedule, payload, machine, group, start, rest, taken = asked
     if group.size == 1 or (not schedule.library and moves_up_to(schedule, 0) == 0):
         return Played(start, np.zeros(len(start)), np.zeros(len(start), np.int64))
@@ -247,9 +247,9 @@ def _votes_alone(machine: Machine, group: Group) -> Played:
 
 
 def measured(points: tuple[tuple[float, float], ...], nbytes: float) -> float:
-    """Seconds at `nbytes` from (bytes, seconds) points: a power law between two.
+    """Return the seconds at `nbytes` from (bytes, seconds) points: a power law between two.
 
-    Below the first point its seconds hold (latency), past the last one that one's.
+    Below the first point its seconds hold (latency); past the last point, the last seconds.
     """
     useful = [(x, y) for x, y in points if x > 0 and y > 0]
     if not useful:
@@ -287,10 +287,10 @@ def price(
 def price_steps(
     method: Method, spec: BucketSpec, machine: Machine, group: Group
 ) -> Generator[Price | ToPrice, Played | None, None]:
-    """Yield what is known of the price of a method with each phase, and exchanges to price.
+    """Yield the price of a method so far, phase by phase, and the exchanges to price.
 
-    Whoever asks sends the costs of an exchange back, and may price those of several methods and
-    buckets together.
+    The caller sends the costs of each exchange back; it may price the exchanges of several methods
+    and buckets together.
     """
     device, start = machine.device, np.zeros(group.size)
     encode = seconds = decode = sent = messages = 0.0

@@ -54,7 +54,7 @@ class _Ports(NamedTuple):
 
 
 def _crowds(machine: Machine, group: Group) -> dict[int, float]:
-    """Return by level how many times slower its ports are for a group beside all others."""
+    """Return for each level the factor by which its ports are slower beside all other groups."""
     return {level: _crowd(shared, group) for level, shared in _shared(machine).items()}
 
 

@@ -59,7 +59,7 @@ class Wire:
         return cls(away, overhead, per_byte, tuple(curves), shared if shared.any() else 0.0)
 
     def alone(self, nbytes: Floats) -> Floats:
-        """Seconds of each message on a port of its own, n G + o."""
+        """Return the seconds of each message on a port of its own, n G + o."""
         seconds = nbytes * self.per_byte
         for moves, link in self.curves:
             where = moves if isinstance(moves, tuple) else (..., moves)
@@ -68,7 +68,7 @@ class Wire:
         return seconds
 
     def port(self, nbytes: Floats, alone: Floats | None = None) -> Floats:
-        """Seconds that each message occupies a port: (m,), or any length given `speed`.
+        """Return the seconds that each message occupies a port: (m,), or any length given `speed`.
 
         alone: what `alone` returns, where it is known.
         """
@@ -78,21 +78,21 @@ class Wire:
         return seconds
 
     def hop(self, nbytes: Floats) -> Floats:
-        """Seconds until each message has arrived."""
+        """Return the seconds until each message has arrived."""
         return self.alone(nbytes) + self.away
 
     def drained(self, nbytes: Floats) -> Floats:
-        """Seconds until each message has arrived and its port is free."""
+        """Return the seconds until each message has arrived and its port is free."""
         return self.port(nbytes) + self.away
 
     @property
     def crowded(self) -> bool:
-        """Whether messages share a NIC."""
+        """Tell whether messages share a NIC."""
         return not isinstance(self.shared, float) or self.shared > 0.0
 
     @cached_property
     def speed(self) -> tuple[float, float, float, tuple[int, ...]] | None:
-        """The parameters of `port` if equal for all moves, for comparisons; else None."""
+        """Return the parameters of `port` if equal for all moves, for comparisons; else None."""
         if not all(isinstance(x, float) for x in (self.overhead, self.per_byte, self.shared)):
             return None
         if not all(isinstance(moves, slice) for moves, _ in self.curves):

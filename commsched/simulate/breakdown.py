@@ -1,4 +1,4 @@
-"""What the model takes an exchange to be made of: latency, bandwidth and coding."""
+"""The parts of an exchange in the model: latency, bandwidth and coding."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -26,9 +26,9 @@ INSTANT = 1e300  # B/s
 class Makeup(NamedTuple):
     """Seconds of an exchange whose ranks start together; they sum to its price."""
 
-    latency: float  # with messages of no bytes that need no coding: overhead, rounds, start-up
-    bandwidth: float  # that the bytes add to it
-    coded: float  # that encoding, adding and decoding add to both
+    latency: float  # of messages without bytes or coding: overhead, rounds, start-up
+    bandwidth: float  # added by the bytes
+    coded: float  # added by encoding, adding and decoding
 
 
 def makeups(plan: Plan, ops: Iterable[Op]) -> dict[str, Makeup]:
@@ -55,8 +55,8 @@ def processor_seconds(
 ) -> Floats:
     """Return a rank's processor seconds of an exchange that lasts for `lasts` s: (n,) each.
 
-    The rank codes for `own_coding` s of processor time, and sleeps while it waits for the start
-    and, in the rest of the `coded` s, for others to code. In between it keeps `busy` cores busy.
+    The rank codes for `own_coding` s of processor time. It sleeps until the exchange starts, and
+    during the rest of the `coded` s, when others code. Otherwise it keeps `busy` cores busy.
     """
     return own_coding + busy * waiting_seconds(lasts, coded, machine)
 
@@ -67,9 +67,9 @@ def waiting_seconds(lasts: Floats, coded: Floats | float, machine: Machine) -> F
 
 
 def coding_seconds(phase: Phase, machine: Machine, coded: float) -> float:
-    """Return the processor time that a rank codes for in an exchange, s.
+    """Return the processor time of a rank's coding in an exchange, s.
 
-    Of exchanges too large to count it is what takes `coded` s if all ranks code at once.
+    For an exchange too large to count: the time that takes `coded` s if all ranks code at once.
     """
     schedule = phase.schedule
     if not coded:

@@ -10,9 +10,9 @@ from commsched.arrays import Bools, Times
 from commsched.machine.model import Machine
 from commsched.program.parts import CodingTime
 
-RESTED = 5e-3  # s, a long sleep, as threads have between exchanges of a calibration
+RESTED = 5e-3  # s, a long sleep, as between the exchanges of a calibration
 LONG_AGO = 1e9  # s
-SOON = 5e-4  # s, a short one, after which a calibration measures hand-overs
+SOON = 5e-4  # s, a short sleep, after which a calibration measures hand-overs
 
 
 def latest(one: Times, other: Times | float) -> Times:
@@ -21,18 +21,18 @@ def latest(one: Times, other: Times | float) -> Times:
 
 
 def where(so: Bools | bool, one: Times, other: Times | float) -> Times | Any:
-    """Return one time where something is so, and the other elsewhere."""
+    """Return `one` where the condition `so` holds, and `other` elsewhere."""
     if isinstance(so, bool):
         return one if so else other
     return np.where(so, one, other)
 
 
 def asleep(slept: Times, cooling: float) -> Any:
-    """Return the share of waking up that a sleep of t s makes necessary.
+    """Return the share of the full wake-up cost after a sleep of t s.
 
         t (r + c) / (r (t + c)), 1 from r = RESTED s on; c = `cooling`
 
-    The longer a thread sleeps, the less of what it needs is in the caches.
+    The longer a thread sleeps, the less of its data is in the caches.
     """
     rest: Any = min(slept, RESTED) if isinstance(slept, float) else np.minimum(slept, RESTED)
     if not cooling:
@@ -41,12 +41,12 @@ def asleep(slept: Times, cooling: float) -> Any:
 
 
 class Waking(NamedTuple):
-    """What an operation takes more if its thread was asleep before it.
+    """The extra time of an operation whose thread was asleep before it.
 
-    A thread goes on with what is ready when its own work is done; else it sleeps.
+    A thread sleeps if no operation is ready when its own work is done.
     """
 
-    share: float  # of these seconds that a thread takes which is awake
+    share: float  # share of these seconds that an awake thread takes
     gather: float  # s, to gather a bucket of any size
     startup: float  # s, of an exchange
     cold: float = 0.0  # s, of any coding
@@ -55,7 +55,7 @@ class Waking(NamedTuple):
 
     @classmethod
     def of(cls, machine: Machine, coding: CodingTime) -> "Waking | None":
-        """Return what waking up takes on a machine; None: nothing."""
+        """Return the wake-up costs of a machine; None: there are none."""
         if machine.awake == 1.0 and not machine.dispatch:
             return None
         gather, cold = machine.device.fixed_gather * coding.alone, coding.cold * coding.alone
@@ -67,11 +67,11 @@ class Waking(NamedTuple):
         return asleep(slept, self.cooling)
 
     def taken(self, asleep: Any) -> Any:
-        """Return the share of these seconds that a thread takes which has slept."""
+        """Return the share of these seconds that a thread takes after its sleep."""
         return self.share + (1.0 - self.share) * asleep
 
     def handed_over(self, asleep: Any) -> Any:
-        """Return the share of a hand-over that a thread takes which has slept.
+        """Return the share of a hand-over that a thread takes after its sleep.
 
         h + (1 - h) max(0, (a - s) / (1 - s)),  a = `asleep`, s = that of SOON, h = `handover`
         """
@@ -80,7 +80,7 @@ class Waking(NamedTuple):
         return self.handover + (1.0 - self.handover) * np.maximum(grown, 0.0)
 
     def saved(self, seconds: Times, waking: float, asleep: Any) -> Any:
-        """Return the s, of up to `waking` of an operation's, that it takes less."""
+        """Return the s, up to `waking`, that an operation saves because its thread slept less."""
         return (1.0 - self.taken(asleep)) * np.minimum(seconds, waking)
 
 
@@ -89,8 +89,8 @@ class Clocks:
 
         begin = max(stream is free, inputs are ready)
 
-    overlap: the share of an exchange that progresses while its rank computes. waking: see there.
-    beside: how many times longer a stream takes to take up what is ready if its rank computes.
+    overlap: the share of an exchange that progresses while its rank computes. waking: see `Waking`.
+    beside: the factor by which a hand-over takes longer if the rank computes.
     """
 
     def __init__(
@@ -110,12 +110,12 @@ class Clocks:
         self._beside = beside
 
     def begin(self, stream: str, ready: Times) -> Times:
-        """Return when a stream can begin what is ready."""
+        """Return when a stream can begin an operation that is ready at `ready`."""
         free: Times = self.free[stream]
         return latest(free, ready)
 
     def taken_up(self, ready: Times, heard: Times | float) -> Times:
-        """Return when what is ready is taken up, within `heard` s if the rank does not compute."""
+        """Return when a ready operation is taken up: after `heard` s if no compute runs."""
         if self._beside == 1.0:
             return ready + heard
         return ready + heard * where(ready < self.free["compute"], self._beside, 1.0)
@@ -183,9 +183,9 @@ class Clocks:
 def under_compute(
     start: Times, end: Times, busy: Times | float, overlap: float, late: Times | float = 0.0
 ) -> Times:
-    """Return when an exchange ends that is slower while its rank computes: (ranks,) s.
+    """Return the end of an exchange that is slower while its rank computes: (ranks,) s.
 
-    start, end: as if nothing computed; busy: until when the rank computes, from before `start` on.
+    start, end: without compute; busy: the end of the rank's compute, which began before `start`.
         end' = start + T / f                 if T <= f c,  c = busy - start, T = end - start
         end' = busy + T - f c                otherwise
     f = `overlap` T / (T + `late`), in [0, 1], the rate beside compute; f = 0: the exchange waits
@@ -194,7 +194,7 @@ def under_compute(
     waking = late > 0.0 if isinstance(late, float) else late.any()
     if overlap == 1.0 and not waking:
         return end
-    start = latest(start, -LONG_AGO)  # of what never was: -inf
+    start = latest(start, -LONG_AGO)  # -inf: before any operation
     covered, alone = np.maximum(busy - start, 0.0), end - start
     rate: Times | float = overlap
     if waking:

@@ -1,4 +1,4 @@
-"""How many times longer the placed operations of ranks last because they share cores."""
+"""The slowdown of placed operations whose ranks share cores."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,11 +12,11 @@ from commsched.simulate.cores import Tasks, both, capacities, served, served_bes
 
 TINY = 1e-300  # s, the least sum of tasks
 Key = tuple[int, int, str]  # role, step and operation
-Slower = dict[Key, Floats]  # how many times an operation lasts what it takes alone, (ranks,)
+Slower = dict[Key, Floats]  # factor of an operation's duration alone, (ranks,)
 
 
 class _Task(NamedTuple):
-    """What an operation takes of the cores if nothing else does, (ranks,) each."""
+    """An operation's use of the cores if nothing else uses them, (ranks,) each."""
 
     start: Floats  # s
     seconds: Floats
@@ -28,22 +28,22 @@ class _Task(NamedTuple):
 
     @property
     def end(self) -> Floats:
-        """When it ends as it was placed, s."""
+        """Return when the operation ends as it was placed, s."""
         return self.start + self.seconds * self.slower
 
 
 class Settling:
-    """The way to times that do not change any more when all is placed with them."""
+    """The iteration towards slowdowns that stay as they are when all is placed with them."""
 
     def __init__(self) -> None:
-        self.slower: Slower = {}  # times to place with
+        self.slower: Slower = {}  # factors for the next placement
         self._before: dict[Key, tuple[Floats | float, Floats]] = {}  # placed with, and then found
 
     def go(self, found: Slower) -> None:
-        """Take the next step to where what is found equals what was placed with.
+        """Move the factors towards the `found` ones.
 
-        The whole way, or down to half of it for a task that was found the shorter the longer it was
-        placed: tasks that flee from each other would come and go for ever.
+        A task moves the whole way, but down to half of it if a longer placement made its found time
+        shorter: two such tasks would otherwise alternate for ever.
         """
         after: Slower = {}
         for key, times in found.items():
@@ -59,9 +59,9 @@ class Settling:
 
 
 class CoreSharing:
-    """Notes what operations take of the cores while they are placed, lasting `slower` times.
+    """Notes the use of cores by operations while they are placed, each slowed by `slower`.
 
-    before: what was noted when all was placed the last time.
+    before: the notes of the last placement.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class CoreSharing:
     def beside_coding(self, key: Key, ranks: Ints, since: Floats) -> Floats | float:
         """Return the share of `wakeup` that each message of an exchange waits for a core: (ranks,).
 
-        Coding occupies the cores, as all was placed before. since: (ranks,) s, from when on the
+        Coding occupies the cores as in the last placement. since: (ranks,) s from which on the
         ranks do not compute.
         """
         before = self._before
@@ -163,7 +163,7 @@ class CoreSharing:
             placed = np.array([one.end for one in mine.values()])
             demand = np.array([one.demand for one in mine.values()])
             codes = np.array([[one.codes] for one in mine.values()])
-            # What codes is served at once as it begins, and shares the cores from then on.
+            # Coding is served at once as it begins, and shares the cores from then on.
             firsts = np.where(codes, np.minimum(taken, self._coding.slice), 0.0)
             # What an exchange does as it begins is a task beside all others but itself.
             own = np.array([np.broadcast_to(one.own, len(ranks)) for one in mine.values()])
@@ -207,7 +207,7 @@ class CoreSharing:
         return np.array(first), np.array(last), np.array(share)
 
     def _taken_at_once(self, begun: Sequence[tuple[float, float]]) -> Tasks:
-        """Return what is taken of the cores as things begin: (s, s of processor time) each."""
+        """Return the processor time taken as operations begin; begun: (s, s of processor time)."""
         start, taken = np.array(begun, np.float64).reshape(-1, 2).T
         some = taken > 0.0
         start, lasts = start[some], taken[some] / self._machine.alone

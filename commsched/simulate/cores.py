@@ -1,4 +1,4 @@
-"""How computing, coding and exchanging share the cores of a node."""
+"""The sharing of a node's cores among compute, coding and exchanges."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ SETTLED = 1e-3  # relative change of a task's seconds that counts as none
 
 
 class Tasks(NamedTuple):
-    """What the threads of one rank do, (n,) each."""
+    """The tasks of one rank's threads, (n,) each."""
 
     start: Floats  # s
     end: Floats  # s, as placed
@@ -70,8 +70,8 @@ def both(one: Tasks, other: Tasks) -> Tasks:
 def capacities(machine: Machine) -> Floats:
     """Return the cores that the threads of each rank share, (ranks,); inf: not modelled.
 
-    Seconds of a machine and of a net hold while every rank of the node does the same, on c / n of
-    its c cores; in these units n ranks have max(1, c / n) cores each.
+    The seconds of a machine and a net hold while all n ranks of a node do the same, each on c / n
+    of its c cores; in these units each rank has max(1, c / n) cores.
     """
     node = np.array(machine.node_of_rank)
     if not machine.cores:
@@ -81,7 +81,7 @@ def capacities(machine: Machine) -> Floats:
 
 
 def waits(start: Floats, end: Floats, cores: float, most: float) -> tuple[Floats, Floats]:
-    """Return moments, and the integral until each of how long a thread waits for a core: (m,) each.
+    """Return moments, and the integral up to each of a thread's wait for a core: (m,) each.
 
     A thread that wakes up while tasks occupy all cores of a node waits until a core is free, but
     `most` s at the most. start, end: of the tasks, (n,) s. The wait is counted in units of `most`,
@@ -106,10 +106,10 @@ def served(
     queue: (n,) numbers of queues; equal ones of equal demand follow each other without a pause, in
     the order of the tasks. None: each task is alone.
 
-    Processor sharing: who wants less than an equal share gets what it wants, the others share the
-    rest equally (max-min fairness; Bertsekas and Gallager, "Data Networks", 1992, section 6.5).
-    Interrupts have what they want before all tasks, but no more than half of the cores: Linux then
-    leaves the rest of their work to a thread of its own (ksoftirqd).
+    Processor sharing: a task that needs less than an equal share gets its need, the others share
+    the rest equally (max-min fairness; Bertsekas and Gallager, "Data Networks", 1992, section 6.5).
+    Interrupts come before all tasks, but get at most half of the cores: Linux leaves the rest of
+    their work to a separate thread (ksoftirqd).
     """
     start, end, seconds, demand = tasks
     count = len(start)
@@ -156,9 +156,8 @@ def served_beside(
 ) -> Floats:
     """Return when each of the tasks ends beside short ones: (n,) s.
 
-    The short ones end as placed, because schedulers serve them at once whose threads have slept
-    (Linux, "EEVDF Scheduler"), for a slice. What they have had is their share of the cores from
-    then on.
+    Short tasks end as placed, because schedulers serve a woken thread at once for a slice (Linux,
+    "EEVDF Scheduler"). The time they got counts as their share of the cores from then on.
     """
     count, every = len(tasks.start), both(tasks, short)
     own = np.arange(count) if queue is None else queue
@@ -173,12 +172,12 @@ def served_beside(
 
 
 class _Crowd:
-    """The tasks that are under way between moments, and what the cores leave for each.
+    """The tasks under way between moments, and the share of the cores that each gets.
 
     wants: ascending demands, (kinds,); counts: tasks of each, (kinds, moments); capacity: cores for
-    all of them, (moments,). Tasks of the least demands have what they want, the others share the
-    rest equally. If too many or too few are taken to have what they want, an equal share is
-    smaller; so the largest is the right one.
+    all of them, (moments,). Tasks of the least demands get their demand, the others share the rest
+    equally. A wrong number of tasks that get their demand gives a smaller equal share, so the
+    largest share is the right one.
     """
 
     def __init__(self, wants: Floats, counts: Ints, capacity: Floats) -> None:
@@ -193,7 +192,7 @@ class _Crowd:
 
     @property
     def share(self) -> Floats:
-        """The cores that a task may have between moments, (moments,)."""
+        """Return the cores that a task may have between moments, (moments,)."""
         found: Floats = (self._rest / np.maximum(self._others, 1)).max(axis=0)
         return found
 

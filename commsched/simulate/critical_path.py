@@ -18,7 +18,7 @@ _Lane = tuple[int, str]  # first rank of a role, stream
 
 
 class PathPart(NamedTuple):
-    """A stretch of the critical path: an operation on one rank that ended the wait of the next."""
+    """A part of the critical path: an operation on one rank whose end let the next one begin."""
 
     rank: int
     stream: str
@@ -28,7 +28,7 @@ class PathPart(NamedTuple):
 
 
 class StepPath(NamedTuple):
-    """What one step waits for, a mean over steps; the parts sum to their mean iteration."""
+    """The critical path of one step, as a mean over steps; its parts sum to the mean iteration."""
 
     rank: int  # that begins the last of the steps last
     steps: int
@@ -45,7 +45,7 @@ class _Place(NamedTuple):
 
 
 def critical_path(placed: Sequence[PlacedOp], changes: Container[int] = ()) -> list[PathPart]:
-    """Return the operations, first to last, that must get faster for the run to get faster.
+    """Return the operations of the critical path, first to last.
 
     changes: steps before which all ranks wait for all, since another plan begins.
     """
@@ -166,9 +166,9 @@ class _Dependencies:
         ]  # other plans' operations are left out
 
     def _neighbour(self, index: int, column: int) -> int | None:
-        """Return the operation before this one on its stream, if not in the turn that it goes on.
+        """Return the operation before this one on its stream, unless both are in one turn.
 
-        Inside a turn an operation waits for the one before, which is its input.
+        Inside a turn, the operation before is an input of this one.
         """
         p = self._placed[index]
         lane = int(p.ranks[0]), p.op.stream

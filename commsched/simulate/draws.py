@@ -1,4 +1,4 @@
-"""What chance adds to operations of a simulation, drawn once for all of its placements."""
+"""The random parts of a simulation's operations, drawn once for all of its placements."""
 
 from collections.abc import Callable
 

@@ -70,12 +70,12 @@ class _Simulation:
 
     @property
     def handover(self) -> float:
-        """Mean until another thread of a rank takes up a ready operation, s."""
+        """Return the mean until another thread of a rank takes up a ready operation, s."""
         return handover_seconds(self.plan.machine, self.plan.net)
 
     @property
     def coding_time(self) -> CodingTime:
-        """How long the ranks' coding lasts."""
+        """Return how long the ranks' coding lasts."""
         return CodingTime.of(self.plan.machine, self.plan.net)
 
     def step(self, step: int) -> None:
@@ -97,9 +97,9 @@ class _Simulation:
         serve(self.queues, self._partners, self._ready, self._place)
 
     def follow(self, plan: Plan, step: int) -> None:
-        """Go on with another plan from a step on, once all placed operations have ended everywhere.
+        """Continue with another plan from a step on, after all placed operations have ended.
 
-        The old launches have brought the new launches' results of the step before.
+        The old launches stand for the new ones in the step before.
         """
         self.plan = self.exchanges.plan = plan
         self.coding = {}
@@ -127,7 +127,7 @@ class _Simulation:
                 self.sharers.setdefault((step, op.name), []).append(index)
 
     def _pipelines(self, step: int, roles: tuple[Role, ...]) -> None:
-        """Place a step's computations and messages; all that they need of earlier steps is."""
+        """Place a step's computations and messages; their inputs of earlier steps are placed."""
         if self.messages is None or self.messages.roles is not roles:
             self.messages = self._messages(roles)
         made = self.messages
@@ -215,10 +215,10 @@ class _Simulation:
         return ready
 
     def _start(self, role: int, step: int, op: Op, ready: Floats) -> Floats:
-        """Return when the ranks of a role begin an operation whose inputs are there: (ranks,) s.
+        """Return when the ranks of a role begin an operation that is ready: (ranks,) s.
 
-        An idle thread hears late that another thread has made its operation ready. A busy thread
-        looks as soon as its own work is done.
+        An idle thread is woken late when another thread makes its operation ready. A busy thread
+        looks for the next operation as soon as its own work is done.
         """
         clocks, keys = self.clocks[role], self._inputs(role, step, op)
         machine, ranks = self.plan.machine, self.ranks[role]
@@ -234,7 +234,7 @@ class _Simulation:
         return clocks.begin(op.stream, ready)
 
     def _end(self, role: int, step: int, op: Op, ready: Floats, start: Floats) -> Floats:
-        """Return when an operation ends that each rank does without the others: (ranks,) s."""
+        """Return the end of an operation that each rank does alone: (ranks,) s."""
         if op.kind in (Kind.COMPUTE, Kind.APPLY):
             paces = np.resize(op.paces, len(start)) if op.paces else 1.0
             seconds = op.seconds * paces * self.factor[role]
@@ -257,7 +257,7 @@ class _Simulation:
         return end
 
     def _coding(self, op: Op, step: int) -> tuple[float, bool]:
-        """Seconds that an operation lasts, without jitter, and whether it gathers a bucket."""
+        """Return an operation's s, without jitter, and whether it gathers a bucket."""
         if op.launch < 0:
             return 0.0, False
         plan = self.plan
@@ -306,7 +306,7 @@ class _Simulation:
         end[teams.ranks], sent[teams.ranks], left[teams.ranks] = found
         last = np.arange(len(start))
         saved = np.zeros(len(start))
-        if self.waking:  # all wait for one that sleeps
+        if self.waking:  # all ranks wait for a rank that sleeps
             lasts = end[teams.ranks] - start[teams.ranks].max(axis=1, keepdims=True)
             most = asleep[teams.ranks].max(axis=1, keepdims=True)
             lasts = np.maximum(lasts, 0.0)
@@ -358,8 +358,8 @@ def simulate(
     closed form from the start of the last rank. `known` keeps played exchanges for other
     simulations of expected decisions on the same machine: starts then count to 10 ps. `changes`
     are other plans of the same tensors and roles, by their first step, before which all ranks
-    wait for all. If tasks share cores, all is placed again with the seconds that each takes beside
-    the others, until these stay as they are.
+    wait for all. If tasks share cores, all operations are placed again, each with its seconds
+    beside the others, until these seconds no longer change.
     """
     if steps < 1:
         raise CommschedError(f"steps must be at least 1, got {steps}")

@@ -1,4 +1,4 @@
-"""What a plan's exchanges cost as each rank begins them; equal ones are played once."""
+"""The costs of a plan's exchanges, given when each rank begins; equal ones are played once."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -32,7 +32,7 @@ Known = dict[tuple[object, ...], Exchanged]
 
 
 class OwnWork(NamedTuple):
-    """What an exchange takes of a rank beside messages, s."""
+    """A rank's own work in an exchange besides messages, s."""
 
     coded: float  # to encode, add and decode at its hops one after the other, and to sum pieces
     own_coding: float  # processor time for what it codes itself
@@ -63,7 +63,7 @@ class ExchangeCosts:
         return decided_phase(self.plan, op, step, self._decisions)
 
     def method(self, op: Op, step: int) -> str:
-        """Return what tells the phases of an operation in one step from those in others."""
+        """Return a key that is equal in all steps in which an operation has equal phases."""
         if self._decisions or op.launch < 0:
             return str(step)
         return method_at(self.plan.launches[op.launch].method, step).name
@@ -88,7 +88,7 @@ class ExchangeCosts:
         return OwnWork(coded + within, coding + within * machine.alone, within, late, handled)
 
     def work(self, own: OwnWork, teams: ExchangeTeams, seconds: Floats) -> Floats:
-        """Return for how long an exchange of some seconds needs a rank's share of the cores, s.
+        """Return the s of a rank's share of the cores that an exchange of `seconds` s needs.
 
         Its thread polls as long as the exchange lasts. (ranks,)
         """
@@ -137,7 +137,7 @@ class ExchangeCosts:
             key = what, apart
             if key in self._known:
                 found = self._known[key]
-                # It is of starts that differ by less than SAME.
+                # The known exchange has starts that differ by less than SAME.
                 return found._replace(end=np.maximum(first + found.end, start))
         phase = None if op.kind is Kind.DECIDE else self.phase(op, step)
         of_team = (self._of_team, what) if what else None

@@ -1,4 +1,4 @@
-"""Name what `native` is in a plan: the machine's library, its algorithm and its protocol."""
+"""The meaning of `native` in a plan: the machine's library, its algorithm and its protocol."""
 
 from collections import Counter
 

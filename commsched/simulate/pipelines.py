@@ -159,7 +159,7 @@ class PipelineMessages:
 
     @cached_property
     def turns(self) -> Turns:
-        """The tables as lists, for pipelines that are placed one by one."""
+        """Return the tables as lists, for pipelines that are placed one by one."""
         none, message = len(self.ops), np.where(self.is_send, self.message, -1)
         queues = [[i for i in row if i < none] for row in self.queue[:-1].tolist()]
         place = {i: k for queue in queues for k, i in enumerate(queue)}

@@ -1,4 +1,4 @@
-"""What a simulation takes from a measured run: its decisions, and its changes of plan."""
+"""The decisions and changes of plan that a simulation takes from a measured run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from commsched.timeline.model import Timeline
 
 
 class Replay(NamedTuple):
-    """What ranks agreed on."""
+    """The decisions of a run's ranks, and its changes of plan."""
 
     decisions: Mapping[str, float]
     changes: Mapping[int, Plan]  # first step -> the plan from there on
@@ -34,7 +34,7 @@ def replay(plan: Plan, measured: Timeline, steps: int, where: str) -> Replay:
 
 
 def _followed(plan: Plan, switch: Switch, falls: Sequence[Fallback], where: str) -> Plan:
-    """Return the plan after a switch: what left the error budget gets dense launches."""
+    """Return the plan after a switch: launches beyond the error budget become dense."""
     dense = {
         launch: method
         for fall in falls

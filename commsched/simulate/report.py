@@ -16,7 +16,7 @@ from commsched.units import nbytes, seconds
 
 
 def report(prediction: Prediction) -> dict[str, Any]:
-    """Numbers of a prediction, in s and B."""
+    """Return the numbers of a prediction, in s and B."""
     plan, path = prediction.plan, prediction.step_path
     errors = errors_of(plan.machine, plan.net.occupies_cores)
     memory, limit = prediction.memory, plan.machine.device.memory

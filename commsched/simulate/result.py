@@ -110,7 +110,7 @@ class Prediction:
 
     @property
     def _within(self) -> dict[str, str]:
-        """Say where the seconds are that a training of PyTorch measures as spans of their own."""
+        """Say which operations contain the seconds that PyTorch measures as separate spans."""
         found, own = {}, {p.op.name for p in self.placed}
         if "optimizer" not in own and any(p.op.kind is Kind.APPLY for p in self.placed):
             found["optimizer"] = "the apply of the launches"
@@ -134,7 +134,7 @@ class Prediction:
 
     @cached_property
     def starts(self) -> Floats:
-        """When each rank begins to compute in each step: (steps, ranks) s."""
+        """Return when each rank begins to compute in each step: (steps, ranks) s."""
         found = np.full((self.steps, self.plan.machine.size), np.inf)
         for p in self.placed:
             if p.op.stream == "compute" and p.number == 0:
@@ -144,12 +144,12 @@ class Prediction:
 
     @cached_property
     def end(self) -> float:
-        """When the last operation of any rank ends, s."""
+        """Return when the last operation of any rank ends, s."""
         return max(float(p.source.end.max()) for p in self.placed if p.number == 0)
 
     @cached_property
     def iterations(self) -> Floats:
-        """From when the last rank has begun a step to the same of the next one: (steps - 1,) s."""
+        """Return the s between the last rank's beginnings of two steps in a row: (steps - 1,)."""
         found: Floats = np.diff(self.starts.max(axis=1))
         return found
 
@@ -175,7 +175,7 @@ class Prediction:
         }
 
     def _makeups(self) -> tuple[dict[str, Makeup], list[float]]:
-        """Each exchange's makeup, in its last plan; seconds of coding of all that is placed."""
+        """Return each exchange's makeup, in its last plan; and the s of coding of placed ops."""
         made: dict[str, Makeup] = {}
         coded: list[float] = []
         starts = [0, *sorted(self.changes), self.steps]
@@ -188,12 +188,12 @@ class Prediction:
 
     @cached_property
     def critical_path(self) -> list[PathPart]:
-        """From the first operation to the last: what must get faster for the run to get faster."""
+        """Return the operations that must get faster for the run to get faster, first to last."""
         return critical_path(self.placed, self.changes)
 
     @cached_property
     def step_path(self) -> StepPath | None:
-        """Why the counted steps, in whole cycles, take as long; None if no step is counted."""
+        """Return the critical path of the counted steps, in whole cycles; None if none counts."""
         found = self.totals
         if not found.counted:
             return None

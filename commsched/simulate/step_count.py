@@ -1,4 +1,4 @@
-"""How many steps a prediction has where nobody says so."""
+"""The default number of steps of a prediction."""
 
 from commsched.plan.model import Plan
 

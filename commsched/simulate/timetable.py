@@ -1,4 +1,4 @@
-"""What was placed in time; the operations inside a turn are computed when they are asked for."""
+"""The placed operations; times inside a turn are computed only when they are needed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,15 +29,15 @@ class Source(Protocol):
 
     @property
     def start(self) -> Floats:
-        """When the first one begins: (ranks,) s."""
+        """Return when the first operation begins: (ranks,) s."""
 
     @property
     def end(self) -> Floats:
-        """When the last one ends: (ranks,) s."""
+        """Return when the last operation ends: (ranks,) s."""
 
     @property
     def count(self) -> int:
-        """How many operations there are."""
+        """Return how many operations there are."""
 
     def times(self, some: slice, columns: Columns) -> PlacedTimes:
         """Return the times of some operations on some ranks."""
@@ -146,20 +146,20 @@ class PlacedOp:
 
     @property
     def start(self) -> Floats:
-        """When it begins: (ranks,) s."""
+        """Return when the operation begins: (ranks,) s."""
         found: Floats = self._every.start[0] if self.number else self.source.start
         return found
 
     @property
     def end(self) -> Floats:
-        """When it ends: (ranks,) s."""
+        """Return when the operation ends: (ranks,) s."""
         is_last = self.number + 1 == self.source.count
         found: Floats = self.source.end if is_last else self._every.end[0]
         return found
 
     @property
     def sent(self) -> Floats:
-        """What each rank hands to MPI: (ranks,) B."""
+        """Return the bytes that each rank hands to MPI: (ranks,)."""
         found: Floats = self._every.sent[0]
         return found
 
