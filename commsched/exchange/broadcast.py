@@ -1,4 +1,4 @@
-"""The broadcast of one member's values. It makes no sum, so `METHODS` does not list it."""
+"""The broadcast of one member's values; `METHODS` does not list it, because it makes no sum."""
 
 from commsched.coding.registry import CODECS
 from commsched.exchange.method import Method, Phase
@@ -18,7 +18,7 @@ class Broadcast(Method):
         return (self.phase(spec, group, 0),)
 
     def phase(self, spec: BucketSpec, group: Group, root: int) -> Phase:
-        """Send down a chain that member `root` begins."""
+        """Return the phase of a chain that begins at member `root`."""
         schedule = chain(group.size, root)
         return Phase(
             schedule=schedule,

@@ -46,10 +46,10 @@ class Endpoint(Protocol):
 class ReducingEndpoint(Endpoint):
     """A bucket that is summed block by block in place (all-reduce, reduce-scatter).
 
-    If the codec is lossy, a rank replaces values that it sends by the decoded packet; at the end
-    also sums that it never sent, so that all ranks end with equal bits. If the state has "lost",
-    (n,) float32, the difference is added to "lost": the rank that rounds or drops keeps the loss,
-    also of sums that it merged.
+    If the codec is lossy, a rank replaces the values that it sends by the decoded packet; at the
+    end it does so for sums that it never sent, so that all ranks end with equal bits. If the state
+    has "lost", (n,) float32, the difference is added to "lost": the rank that rounds or drops
+    values keeps the loss, also for sums that it merged.
     """
 
     def __init__(self, values: Array, payload: Payload, state: State, own: slice | None) -> None:
@@ -59,21 +59,21 @@ class ReducingEndpoint(Endpoint):
         self._codec = payload.codec
         self._state = state
         self._own = own
-        self._added = np.zeros(len(self._cuts) - 1, np.bool_)  # blocks, since they were encoded
+        self._added = np.zeros(len(self._cuts) - 1, np.bool_)  # blocks: added to since coded
         self.payload = payload
 
     @property
     def fixed(self) -> bool:
-        """Whether the bytes of packets are known beforehand."""
+        """Tell whether the bytes of packets are known beforehand."""
         return self._codec.fixed
 
     @property
     def views(self) -> bool:
-        """Whether packets are views of the bucket, sent from it and received in it."""
+        """Tell whether packets are views of the bucket, sent from it and received in it."""
         return self._codec.encode_traffic == 0.0 == self._codec.decode_traffic
 
     def again(self, values: Array, payload: Payload) -> bool:
-        """Get ready for the next exchange if it is one of the same memory and packets."""
+        """Prepare for the next exchange if its memory and packets are the same; tell whether."""
         self._added[:] = False
         return values is self._values and payload is self.payload
 
@@ -113,7 +113,7 @@ class ReducingEndpoint(Endpoint):
             self._codec.decode(packet, run)
 
     def merging(self, first: int, stop: int, add: bool, packet: Array) -> Callable[[], None]:
-        """Return what merges the packet that is received in this memory, in every exchange."""
+        """Return a function that merges the packet received in this memory, for all exchanges."""
         if add and self.views:
             return partial(self._codec.add, packet, self._run(first, stop))
         return partial(self.add if add else self.put, first, stop, packet)
@@ -269,14 +269,14 @@ def open_endpoint(phase: Phase, state: State, before: Endpoint | None = None) ->
 
 
 def _reducing(taken: Array, payload: Payload, state: State, own: slice | None) -> Endpoint:
-    """Sum a list where the method takes lists, else an array in place."""
+    """Return the endpoint that sums a list if the method takes lists, else an array in place."""
     if "list" in state:
         return ListEndpoint(Listed(*state["list"]), payload, own)
     return ReducingEndpoint(taken, payload, state, own)
 
 
 def ends(schedule: Schedule, rank: int) -> Ends:
-    """Return what a rank sends and receives if all ranks exchange together."""
+    """Return the blocks that a rank sends and receives if all ranks exchange together."""
     ranks = schedule.ranks
     if schedule.goal is Goal.ALL_TO_ALL:
         return Ends(

@@ -91,7 +91,7 @@ def told_by(method: Method) -> str:
 
 @lru_cache(maxsize=4096)
 def _error(name: str, law: Sparsity, size: int, decay: float) -> float:
-    """Cached core of `error`; `size` is numel.bit_length()."""
+    """Return `error`, cached; `size` is numel.bit_length()."""
     numel = 2 ** (size - 1)
     of, ranks = _of(law, numel), range(RANKS.size)
     steps = ([_drawn(of, numel, step, rank, decay) for rank in ranks] for step in range(STEPS))

@@ -1,6 +1,6 @@
 """Methods that send tokens to the ranks of their experts, and back, in uneven packets.
 
-They make no sum, so `METHODS` lists none; the strategy `expert` names them.
+They make no sum, so `METHODS` does not list them; the strategy `expert` names them.
 """
 
 from collections.abc import Sequence
@@ -71,7 +71,7 @@ class ToExperts(Method):
 
         def take(state: State) -> list[Array]:
             table = state["gradient"].reshape(ranks, -1, slots.row)
-            places = range(0, table.size, table[0].size)  # which random numbers belong to
+            places = range(0, table.size, table[0].size)  # keys of the rows' random numbers
             return [
                 self._packed(some, slots.width, state, start)
                 for some, start in zip(table, places, strict=True)
@@ -106,7 +106,7 @@ class ToExperts(Method):
         )
 
     def _coded(self, spec: BucketSpec, values: Ints) -> Floats:
-        """Bytes of packets, by their numbers of values."""
+        """Return the bytes of packets, by their numbers of values."""
         return self.codec.nbytes(spec, np.zeros_like(values), values, 1)
 
     def _rate(self, device: Device) -> CodecRate:

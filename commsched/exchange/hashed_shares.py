@@ -24,24 +24,24 @@ from commsched.machine.model import Device
 from commsched.net.bucket import BucketSpec
 from commsched.schedule.rounds import Schedule
 
-# Where no device was measured: B of memory traffic that last as long as the hash, sort by owner and
+# Without a measured device: B of memory traffic that take as long as the hash, sort by owner and
 # look-up of a non-zero. Measured: 28 ns with copies at 19 GB/s (4 M elements, 5 %, 4 owners).
 HASH_TRAFFIC = 512.0
-IN_MEMORY_TIMES = 4.7  # as long take hierarchical memories; measured: 108 ns, where others take 23
+IN_MEMORY_TIMES = 4.7  # factor of hierarchical memories; measured: 108 ns instead of 23 ns
 
 
 class Dealing(NamedTuple):
     """A way to deal non-zeros to their owners; every way gives equal parts."""
 
     group: Callable[[Array, int], Groups]  # (n,) ascending indices, number of owners
-    times: float  # as long as the fastest way
+    times: float  # duration as a multiple of the fastest way's
 
     def seconds(self, device: Device) -> float:
-        """Seconds to deal one non-zero."""
+        """Return the seconds to deal one non-zero."""
         return self.times * (device.deal or HASH_TRAFFIC / device.bandwidth)
 
     def deal(self, listed: Listed, sets: Sets) -> tuple[Array, Array, list[int]]:
-        """Return where non-zeros lie in their owners' parts, and values: by owner, (n,) each.
+        """Return the places of non-zeros in their owners' parts, and values: by owner, (n,) each.
 
         Also returns the ends of the owners' shares, (owners + 1,).
         """
@@ -161,19 +161,19 @@ class HashedShares:
 
     @property
     def _raw(self) -> float:
-        """Mean bytes of the values of a run."""
+        """Return the mean bytes of the values of a run."""
         return self.spec.all_raw / (len(self.runs) - 1)
 
     def _filled(self, merged: int) -> Floats:
-        """Expected non-zeros of one owner's part, of each run."""
+        """Return the expected non-zeros of one owner's part, of each run."""
         return self.spec.nonzeros(self.runs[:-1], self.runs[1:], merged) / self.parts
 
     def _pushed(self) -> Floats:
-        """Expected bytes that one rank sends one owner, of each run."""
+        """Return the expected bytes that one rank sends one owner, of each run."""
         return HEADER + 8.0 * self._filled(self.merged)
 
     def _pulled(self) -> Floats:
-        """Expected bytes of one owner's sum, of each run."""
+        """Return the expected bytes of one owner's sum, of each run."""
         filled = self._filled(self.merged * self.parts)
         if not self.bits:
             return HEADER + 8.0 * filled

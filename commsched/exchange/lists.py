@@ -1,4 +1,4 @@
-"""Gradients and sums as lists of non-zeros, where a caller hands over lists."""
+"""Gradients and sums as lists of non-zeros, if the caller hands over lists."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -11,7 +11,7 @@ from commsched.kernels.merge import Listed, listed
 from commsched.kernels.modules import module_of
 from commsched.machine.model import Device
 
-# Where no device was measured: B of memory traffic that last as long as merging a non-zero.
+# Without a measured device: B of memory traffic that take as long as merging a non-zero.
 # Measured: 8 ns with copies at 15 GB/s (2 lists, 4 M elements, 5 %).
 MERGE_TRAFFIC = 128.0
 
@@ -22,7 +22,7 @@ def taken(state: State) -> Listed:
 
 
 def merge_seconds(nonzeros: float) -> Callable[[Device], float]:
-    """Seconds to merge several lists with `nonzeros` entries in all."""
+    """Return the seconds to merge several lists with `nonzeros` entries in all."""
     return lambda device: nonzeros * (device.merge or MERGE_TRAFFIC / device.bandwidth)
 
 

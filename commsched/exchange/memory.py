@@ -21,19 +21,19 @@ class LaunchMemory(NamedTuple):
     """Bytes on one rank, without temporary memory of codecs and MPI."""
 
     kept: float  # kept from step to step: unsent values, momentum, mask, PowerSGD's start
-    waiting: float  # its own packets, from their encoding until they are sent
+    waiting: float  # the rank's own packets, from their encoding until they are sent
     received: float  # packets of others, while the exchange is under way
     # Index sets (elements and parts of each) that all launches of the plan share.
     sets: frozenset[tuple[int, int]]
 
     @property
     def alone(self) -> float:
-        """Bytes that a launch keeps from step to step if it is the only one."""
+        """Return the bytes that a launch keeps from step to step if it is the only one."""
         return self.kept + sets_bytes(self.sets)
 
 
 def sets_bytes(sets: frozenset[tuple[int, int]]) -> float:
-    """Bytes of index sets."""
+    """Return the bytes of index sets."""
     return float(SETS * sum(numel for numel, _ in sets))
 
 
@@ -70,7 +70,7 @@ def _coded(phase: Phase, spec: BucketSpec) -> frozenset[tuple[int, int]]:
 
 
 def _exchange(phase: Phase) -> tuple[float, float]:
-    """Bytes of a rank's own packets, and of the packets that it receives at a time."""
+    """Return the bytes of a rank's own packets, and of the packets that it receives at a time."""
     schedule, payload = phase.schedule, phase.payload
     if schedule.goal is Goal.ALL_GATHER:
         return payload.packets / schedule.ranks, payload.packets * (1 - 1 / schedule.ranks)

@@ -1,4 +1,4 @@
-"""A method as phases: local work, an exchange of a payload, local work."""
+"""Methods as sequences of phases, each of local work, an exchange of a payload, local work."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ from commsched.schedule.rounds import Schedule
 
 
 def copy_seconds(nbytes: float) -> Callable[[Device], float]:
-    """Seconds to copy `nbytes` in memory: read once, written once."""
+    """Return the seconds to copy `nbytes` in memory: read once, written once."""
     return lambda device: 2 * nbytes / device.bandwidth
 
 
@@ -52,7 +52,7 @@ class Ends(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """Coding of runs of blocks [first, stop) while other runs are on the wire.
+    """The coding of runs of blocks [first, stop) while other runs are on the wire.
 
     For an all-gather or an all-reduce. Only additions may change the packet of a run.
     """
@@ -81,7 +81,7 @@ class Phase:
     # Output of the exchange: for an all-reduce (n,) float32; for a reduce-scatter this rank's
     # block; for an all-gather or all-to-all a list of packets in rank order.
     give: Callable[[State, Array], None] = give_result
-    vote_seconds: Callable[[Device], float] = no_seconds  # if the phase follows from votes
+    vote_seconds: Callable[[Device], float] = no_seconds  # to make the vote that picks this phase
     take_seconds: Callable[[Device], float] = no_seconds
     give_seconds: Callable[[Device], float] = no_seconds
     # Seconds of coding after the last message, which the payload does not include.
@@ -89,7 +89,7 @@ class Phase:
     # Each rank's blocks if teams of ranks exchange separately; None: all ranks exchange together,
     # as the schedule's goal says.
     ends: Callable[[int], Ends] | None = None
-    # Shares of the bucket that a rank brings from its own memory, and that it has afterwards.
+    # Shares of the bucket that a rank has in its memory before the exchange, and after it.
     reads: float = 1.0
     leaves: float = 1.0
     # Index sets that `take` and `give` read: elements and parts of each, see `LaunchMemory`.
@@ -141,10 +141,10 @@ class Method(ABC):
     # If True and the state has "list", the ascending indices and the values of a gradient's
     # non-zeros, "list" replaces "gradient", and holds the sum instead of "result": the same bits.
     lists: bool = False
-    static: bool = False  # is for gradients whose non-zeros stay where they are
-    sparse: bool = False  # sends non-zeros alone, so that a selection may stand before it
-    # The pair that sums narrow matrices, two of each tensor of a bucket, instead of the tensors; ""
-    # if the method does not see tensors as matrices.
+    static: bool = False  # for gradients whose non-zeros keep their positions
+    sparse: bool = False  # sends only non-zeros, so that a selection may come before it
+    # The pair that sums two narrow matrices in place of each tensor of a bucket; "" if the method
+    # does not treat tensors as matrices.
     matrix_sums: str = ""
     codec: Codec | None = None  # if the method is a pair of a collective and a codec
     # If True, a rank brings or gets only its shard of the bucket, see `exchange.sharded`, and the
@@ -153,37 +153,37 @@ class Method(ABC):
 
     @property
     def coding(self) -> str:
-        """The name of the method's codec, or of the method itself if it has no codec."""
+        """Return the name of the method's codec, or of the method itself if it has no codec."""
         return self.name if self.codec is None else self.codec.name
 
     @property
     def family(self) -> str:
-        """The name of the method's collective, or of the method itself if it has no collective."""
+        """Return the name of the method's collective, or of the method itself if it has none."""
         return self.name
 
     @property
     def library(self) -> bool:
-        """Whether the MPI library's own collective makes the sum."""
+        """Tell whether the MPI library's own collective makes the sum."""
         return False
 
     @property
     def compresses(self) -> bool:
-        """Whether the method sends anything other than the plain values."""
+        """Tell whether the method sends anything other than the plain values."""
         return self.coding != "dense"
 
     @property
     def fixed(self) -> bool:
-        """Whether the bytes of a packet depend only on the number of elements."""
+        """Tell whether the bytes of a packet depend only on the number of elements."""
         return self.codec is not None and self.codec.fixed
 
     @property
     def keeps(self) -> bool:
-        """Whether the method is lossy, but keeps its losses for later in the state's "lost"."""
+        """Tell whether the method is lossy, but keeps its losses in the state's "lost"."""
         return not self.lossless and (self.codec is None or self.codec.feedback)
 
     @property
     def measurable(self) -> bool:
-        """Whether the method's loss can be measured: not if its codec has a momentum instead."""
+        """Tell whether the method's loss can be measured: not if its codec has a momentum."""
         return self.keeps or self.codec is None or not self.codec.stateful
 
     def at(self, step: int) -> "Method":
@@ -191,13 +191,13 @@ class Method(ABC):
         return self
 
     def takes_lists(self, group: Group) -> bool:
-        """Whether the state may have "list" where a group sums, see `lists`."""
+        """Tell whether the state may have "list" if a group sums, see `lists`."""
         return self.lists
 
     def seen(self, spec: BucketSpec, group: Group) -> BucketSpec:
-        """Return a bucket's content as the method gets it.
+        """Return a bucket's content in the form that the method gets.
 
-        Without `takes_lists` never as lists, without `matrix_sums` without the tensors' widths.
+        It has lists only with `takes_lists`, and the tensors' widths only with `matrix_sums`.
         """
         lists = spec.lists and self.takes_lists(group)
         widths = spec.widths if self.matrix_sums else ()
@@ -214,7 +214,7 @@ class Method(ABC):
         return [resolved(phase) for phase in self.phases(spec, group)]
 
     def kept(self, spec: BucketSpec) -> float:
-        """Bytes that a rank keeps of a bucket from step to step; lossy methods keep unsent values.
+        """Return the B that a rank keeps of a bucket between steps, such as unsent values.
 
         Exact to a few per cent: single numbers and narrow matrices are not counted.
         """

@@ -174,5 +174,5 @@ def take_with_feedback(state: State) -> Array:
 
 
 def feedback_seconds(codec: Codec, nbytes: float, device: Device) -> float:
-    """Seconds of feedback before an exchange whose hops keep their own losses."""
+    """Return the seconds of feedback before an exchange whose hops keep their own losses."""
     return nbytes * TAKE_TRAFFIC / device.bandwidth if codec.feedback else 0.0

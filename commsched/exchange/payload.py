@@ -19,7 +19,7 @@ BLOCKS = 1024  # buckets of at most this many blocks price all blocks at once
 
 
 def frame_bytes(count: Ints) -> Ints:
-    """Bytes of the table of lengths before `count` packets in one message; 0 for one packet."""
+    """Return the B of the table of lengths before `count` packets in a message; 0 for one."""
     return np.where(count > 1, 8 * count, 0)
 
 
@@ -40,12 +40,12 @@ class Payload:
 
     @classmethod
     def reducing(cls, schedule: Schedule, codec: Codec, spec: BucketSpec) -> "Payload":
-        """Near-equal contiguous blocks of a bucket, coded at every hop."""
+        """Return the payload of near-equal contiguous blocks, coded at every hop."""
         return cls(codec=codec, cuts=spec.cuts(schedule.blocks), spec=spec)
 
     @classmethod
     def gathered(cls, schedule: Schedule, codec: Codec, spec: BucketSpec) -> "Payload":
-        """Each rank's packet of the whole bucket."""
+        """Return the payload of each rank's packet of the whole bucket."""
         assert schedule.goal in (Goal.ALL_GATHER, Goal.ALL_TO_ALL)
 
         def sizes() -> Floats:
@@ -56,7 +56,7 @@ class Payload:
 
     @cached_property
     def _sizes(self) -> Floats:
-        """Bytes of each block, or of each `repeat` blocks, if no round changes them."""
+        """Return the bytes of each block, or of each `repeat` blocks, if no round changes them."""
         if self.cuts is None:
             assert self.sizes is not None
             return self.sizes()
@@ -66,16 +66,16 @@ class Payload:
 
     @cached_property
     def _ends(self) -> Floats:
-        """Running total of the sizes."""
+        """Return the running total of the sizes."""
         return np.concatenate([[0.0], np.cumsum(self._sizes * self.repeat)])
 
     @property
     def ends(self) -> Floats | None:
-        """Bytes of all blocks before each, and of all of them; None if rounds differ."""
+        """Return the bytes before each block, and of all blocks; None if rounds differ."""
         return self._ends if self.known else None
 
     def _before(self, block: Ints) -> Floats:
-        """Bytes of all blocks before this one: (m,)."""
+        """Return the bytes of all blocks before this one: (m,)."""
         if self.repeat == 1:
             return self._ends[block]
         whole, part = block // self.repeat, block % self.repeat
@@ -84,26 +84,26 @@ class Payload:
 
     @cached_property
     def uneven(self) -> bool:
-        """Whether packets that are only forwarded differ in size."""
+        """Tell whether packets that are only forwarded differ in size."""
         return self.cuts is None and len(np.unique(self._sizes)) > 1
 
     @property
     def grows(self) -> bool:
-        """Whether packets grow where ranks are summed."""
+        """Tell whether packets grow where ranks are summed."""
         return self.cuts is not None and not self.codec.fixed
 
     @property
     def known(self) -> bool:
-        """Whether receivers know the bytes of each message before it comes."""
+        """Tell whether receivers know the bytes of each message before it comes."""
         return self.cuts is not None and self.codec.fixed
 
     @property
     def packets(self) -> float:
-        """Bytes of all packets together, if an exchange only forwards them."""
+        """Return the bytes of all packets together, if an exchange only forwards them."""
         return float(self._ends[-1])
 
     def wire(self, first: Ints, stop: Ints, merged: int | Ints) -> Floats:
-        """Expected bytes handed to MPI for each run: (m,)."""
+        """Return the expected bytes handed to MPI for each run: (m,)."""
         if self.cuts is None:
             framed: Floats = self._before(stop) - self._before(first) + frame_bytes(stop - first)
             return framed
@@ -116,7 +116,7 @@ class Payload:
         return self.codec.nbytes(self.spec, self.cuts[first], self.cuts[stop], merged)
 
     def _single(self, merged: int) -> Floats:
-        """Bytes of every block that sums `merged` ranks, cached: rounds ask block by block."""
+        """Return the B of every block that sums `merged` ranks; cached, as rounds ask by block."""
         if merged not in self._singles:
             assert self.cuts is not None
             assert self.spec is not None
@@ -129,7 +129,7 @@ class Payload:
         return {}
 
     def raw(self, first: Ints, stop: Ints) -> Floats:
-        """Bytes of float32 values that the codec reads or writes at a hop: (m,)."""
+        """Return the bytes of float32 values that the codec reads or writes at a hop: (m,)."""
         if self.cuts is None:
             return np.zeros(len(first))
         if self.spec is not None and self.codec.lists:
@@ -137,7 +137,7 @@ class Payload:
         return np.asarray(4.0 * (self.cuts[stop] - self.cuts[first]), np.float64)
 
     def rate(self, device: Device) -> CodecRate:
-        """Codec speed inside the exchange."""
+        """Return the codec's speed inside the exchange."""
         if self.cuts is None:
             return FREE
         rate = self.codec.rate(device).at(self.density).again()
@@ -147,7 +147,7 @@ class Payload:
 
     @property
     def density(self) -> float:
-        """The share of the values of one rank that are not zero."""
+        """Return the share of the values of one rank that are not zero."""
         return 1.0 if self.spec is None else self.spec.density
 
 
@@ -161,12 +161,12 @@ class Payloads:
         self._ends = None if any(one is None for one in ends) else np.array(ends)
 
     def wire(self, first: Ints, stop: Ints, merged: int | Ints) -> Floats:
-        """Expected bytes handed to MPI for each run: (payloads, m)."""
+        """Return the expected bytes handed to MPI for each run: (payloads, m)."""
         if self._ends is not None:
             found: Floats = self._ends[:, stop] - self._ends[:, first]
             return found
         return np.stack([one.wire(first, stop, merged) for one in self._each])
 
     def raw(self, first: Ints, stop: Ints) -> Floats:
-        """Bytes of float32 values that the codec reads or writes at a hop: (payloads, m)."""
+        """Return the B of float32 values that the codec reads or writes at a hop: (payloads, m)."""
         return np.stack([one.raw(first, stop) for one in self._each])

@@ -62,7 +62,7 @@ class Recorded:
 
 
 class Recording:
-    """Samples of the last gradients that one rank handed over, on their way to a file."""
+    """Samples of the last gradients that one rank handed over, to be written to a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -115,7 +115,7 @@ def _tensor(name: str, net: Net) -> Tensor:
 
 
 def _check_shape(entry: npz.Entry, tensor: Tensor) -> None:
-    """Refuse, before it is read, an array that cannot be gradients of a tensor."""
+    """Refuse an array that cannot be gradients of a tensor, before the array is read."""
     what, shape = f"tensor {tensor.name!r}", entry.shape
     if entry.dtype.kind != "f":
         raise CommschedError(f"{what}: gradients are floats, got {entry.dtype}")
@@ -133,7 +133,7 @@ def _check_shape(entry: npz.Entry, tensor: Tensor) -> None:
 
 
 def _gradients(values: Array, tensor: Tensor) -> Array:
-    """A tensor's gradients as samples: (count, m) float32."""
+    """Return a tensor's gradients as samples: (count, m) float32."""
     samples = np.stack([sample(one) for one in values[max(0, len(values) - COUNT) :]])
     with np.errstate(over="ignore"):
         samples = samples.astype(np.float32)

@@ -28,12 +28,12 @@ class Rows:
         return int(self.values.shape[1])
 
     def copy(self) -> "Rows":
-        """Return the same rows in memory of their own."""
+        """Return a copy that shares no memory with these rows."""
         return Rows(self.number.copy(), self.values.copy())
 
     @cached_property
     def summed(self) -> Listed:
-        """Return the non-zeros of the matrix; what falls on one element is added in its order."""
+        """Return the non-zeros of the matrix; values of one element are added in their order."""
         number, values = self.number.astype(np.int64, copy=False), self.values
         if here(values):
             number, values = added_rows(number, values)

@@ -1,6 +1,6 @@
 """Methods that leave a bucket's sum in shards, one per rank, or gather the bucket from its shards.
 
-Neither puts a sum on every rank, so `METHODS` lists none; strategies that shard name them.
+Neither puts a sum on every rank, so `METHODS` does not list them; strategies that shard name them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,8 +34,8 @@ class Sharded(Method):
     """Sum a bucket into shards, or gather it from its shards: `shard:COLLECTIVE+CODEC`.
 
     Shards are near-equal runs of the bucket in rank order, uneven by at most one element, without
-    padding. A gathered bucket is what the packets say on every rank, its owner included. The
-    `-levels` of both take a step inside nodes and one between the ranks of a lane, which own
+    padding. A gathered bucket has the packets' decoded values on every rank, the owner included.
+    Both `-levels` take a step inside nodes and one between the ranks of a lane, which own
     neighbouring shards, so that only 1 / K of the bytes of K ranks in a node leave it per port.
     With `hierarchical` each node holds all shards: a reduce-scatter in the node, then an
     all-reduce of every shard among its owners.
@@ -77,7 +77,7 @@ class Sharded(Method):
         return slice(int(cuts[blocks.start]), int(cuts[blocks.stop]))
 
     def _blocks(self, group: Group, member: int) -> range:
-        """Return the blocks of the shard of a member: one of as many as there are members."""
+        """Return the blocks of a member's shard; there are as many shards as members."""
         if self.collective not in (HYBRID, *LEVELS):
             return range(member, member + 1)
         nodes, lane = len(group.members), group.lane_of(member)

@@ -1,4 +1,4 @@
-"""A selection in front of a sparse sum, `zen+topk:0.05`: what it leaves out is kept for later."""
+"""A selection before a sparse sum, `zen+topk:0.05`; the values that it leaves out are kept."""
 
 from dataclasses import replace
 
@@ -76,7 +76,7 @@ class Sparsified(Method):
         return super().kept(spec) + self._sum.kept(spec)
 
     def selected(self, spec: BucketSpec) -> BucketSpec:
-        """Return the bucket with the law of what is selected: evenly spread, unless all is."""
+        """Return the bucket with the law of the selected values: evenly spread unless all are."""
         whole = np.zeros(1, np.int64), np.array([spec.numel]), 1
         share = float(self.codec.kept(spec, *whole)[0]) / max(1.0, float(spec.nonzeros(*whole)[0]))
         if share >= 1.0:
@@ -102,7 +102,7 @@ class Sparsified(Method):
         return replace(choice, vote=select_and_vote, then=chosen)
 
     def _select(self, state: State) -> None:
-        """Overwrite the gradient with what is selected of it and of what was kept."""
+        """Overwrite the gradient with the values selected from it and the kept values."""
         codec = self.codec
         if codec.feedback:
             packet = encode_with_feedback(codec, state)

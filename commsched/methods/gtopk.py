@@ -20,7 +20,7 @@ STANDARD = "gtopk:0.01"
 
 
 class Merging(TopK):
-    """Top-k of sums of top-k: the rank that merges keeps the rest, so packets never grow."""
+    """Top-k of sums of top-k: the merging rank keeps the dropped rest, so packets never grow."""
 
     addable = True
 
@@ -30,7 +30,7 @@ class Merging(TopK):
         return found
 
     def rate(self, device: Device) -> CodecRate:
-        """Seconds per byte; the sender, too, continues with the decoded values."""
+        """Return the seconds per byte; the sender, too, continues with the decoded values."""
         rate = super().rate(device)
         return replace(rate, encode=rate.encode + rate.decode)
 

@@ -59,12 +59,12 @@ def _expected(spec: BucketSpec) -> float:
 
 
 def _vote_seconds(spec: BucketSpec, size: int, device: Device) -> float:
-    """Seconds to take the values under the mask, and to count non-zeros of the gradient."""
+    """Return the s to take the values under the mask, and to count the gradient's non-zeros."""
     return (_taken_bytes(spec, size) + COUNTED_BYTES * spec.numel) / device.bandwidth
 
 
 def _taken_bytes(spec: BucketSpec, size: int) -> float:
-    """B moved to read indices of the mask, and values there, and to write these one by one."""
+    """Return the B moved to read the mask's indices and their values, and to write the values."""
     return 8.0 * size + scattered_bytes(size, spec.numel) + 4.0 * size
 
 

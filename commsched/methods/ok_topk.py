@@ -28,7 +28,7 @@ from commsched.net.bucket import BucketSpec
 from commsched.schedule.rounds import Goal, Schedule
 
 STANDARD = "ok-topk:0.01"
-CROWDED = 2.0  # times the mean; a larger region's sums are dealt out
+CROWDED = 2.0  # regions with more sums than this multiple of the mean are dealt out
 REGIONS = 64  # steps for which regions are used; source: Li & Hoefler, PPoPP 2022
 
 
@@ -123,7 +123,7 @@ class OkTopK(Method):
 
 
 def _lists(schedule: Schedule, nbytes: float) -> Payload:
-    """Lists of coordinates; each one has `nbytes` B behind its header."""
+    """Return the payload of coordinate lists, each of `nbytes` B after its header."""
     sizes = np.full(1, HEADER + nbytes)
     return Payload(codec=CODECS["coo"], sizes=lambda: sizes, repeat=schedule.blocks)
 

@@ -29,7 +29,7 @@ LEAST = 1e-6  # norm of a column, relative to the largest, below which the colum
 
 
 class MatrixPart(NamedTuple):
-    """Elements [start, stop) of a bucket as a matrix filled up with zeros; rank 0: as they are."""
+    """Elements [start, stop) of a bucket as a matrix padded with zeros; rank 0: as a vector."""
 
     start: int
     stop: int
@@ -38,25 +38,25 @@ class MatrixPart(NamedTuple):
     rank: int
 
     def of(self, bucket: Array) -> Array:
-        """The part's elements of a bucket."""
+        """Return the part's elements of a bucket."""
         return bucket[self.start : self.stop]
 
     @property
     def left(self) -> int:
-        """Numbers that the first sum has of the part."""
+        """Return how many numbers of the part are in the first sum."""
         return self.rows * self.rank or self.stop - self.start
 
     @property
     def right(self) -> int:
-        """Numbers that the second sum has of the part."""
+        """Return how many numbers of the part are in the second sum."""
         return self.cols * self.rank
 
 
 def parts_of(spec: BucketSpec, rank: int) -> tuple[MatrixPart, ...]:
     """Make a matrix of each tensor, (first size, product of the others).
 
-    Where two narrow matrices are no smaller, as of a vector, the elements stay as they are. Of a
-    bucket whose tensors are not known a matrix is made that is nearest to a square.
+    If two narrow matrices are no smaller than a tensor, such as a vector, its elements stay as they
+    are. A bucket whose tensors are not known becomes one matrix as near to a square as possible.
     """
     found: list[MatrixPart] = []
     if not spec.widths:
@@ -77,14 +77,14 @@ def _part(start: int, stop: int, cols: int, rank: int) -> MatrixPart:
 
 
 def split(values: Array, sizes: Iterable[int]) -> list[Array]:
-    """Views of consecutive runs of an array."""
+    """Return views of consecutive runs of an array."""
     return [values[start:stop] for start, stop in pairwise(accumulate(sizes, initial=0))]
 
 
 class PowerSgd(Method):
     """Sum P = M Q over the ranks, make its columns orthonormal, sum Q = M^T P; the sum is P Q^T.
 
-    M is a tensor of the bucket plus what was kept of earlier gradients, as a matrix; vectors are
+    M is a tensor of the bucket plus its kept unsent values, as a matrix; vectors are
     summed as they are, with P. The next step starts from Q; a rank keeps M - P (M^T P)^T of its own
     M. A gradient that is not finite makes the result NaN on all ranks, and changes neither Q nor
     what was kept. P is made orthonormal by NumPy and P Q^T added up in one order, so that a GPU and
@@ -136,7 +136,7 @@ class PowerSgd(Method):
 
 
 def _phase(name: str, numel: int, group: Group) -> Phase:
-    """Sum some numbers; the caller sets `take` and `give`."""
+    """Make a phase that sums `numel` numbers; the caller sets `take` and `give`."""
     collective, _, codec = PowerSgd.matrix_sums.partition("+")
     schedule, spec = route(collective, group), BucketSpec.uniform(numel)
     payload = Payload.reducing(schedule, CODECS[codec], spec)
@@ -146,19 +146,19 @@ def _phase(name: str, numel: int, group: Group) -> Phase:
 def sum_of(
     seconds: Callable[[MatrixPart, Device], float], parts: list[MatrixPart]
 ) -> Callable[[Device], float]:
-    """Seconds of the same work on each part."""
+    """Return the seconds of the same work on each part."""
     return lambda device: sum(seconds(part, device) for part in parts)
 
 
 def product_seconds(part: MatrixPart, device: Device) -> float:
-    """Seconds to multiply the part by a narrow matrix: arithmetic, or reading it once."""
+    """Return the s to multiply the part by a narrow matrix: arithmetic, or reading it once."""
     numel = part.stop - part.start
     operations = 2.0 * numel * part.rank
     return max(operations / (device.flops * device.efficiency), 4.0 * numel / device.bandwidth)
 
 
 def spread_seconds(part: MatrixPart, device: Device) -> float:
-    """Seconds to multiply two narrow matrices: arithmetic in the cache, and writing the part."""
+    """Return the s to multiply two narrow matrices: arithmetic in the cache, writing the part."""
     numel = part.stop - part.start
     operations = (2.0 * part.rank - 1.0) * numel
     return operations / (device.flops * device.efficiency) + 4.0 * numel / device.bandwidth
@@ -187,7 +187,7 @@ def take_left(state: State, parts: tuple[MatrixPart, ...]) -> Array:
 
 
 def _columns(values: Array, parts: tuple[MatrixPart, ...]) -> list[Array]:
-    """Views of the second sum's numbers: (cols, rank) of each part."""
+    """Return views of the second sum's numbers: (cols, rank) of each part."""
     runs = split(values, (part.right for part in parts))
     return [run.reshape(part.cols, part.rank) for part, run in zip(parts, runs, strict=True)]
 
@@ -240,7 +240,7 @@ def give_right(state: State, total: Array, parts: tuple[MatrixPart, ...]) -> Non
     most = float(abs(total).max(initial=0)) * max(part.rank for part in parts)
     sure = state["powersgd finite"] and most < LARGE
     if not (sure or finite(result)):
-        result[:] = np.nan  # on all ranks, which all start anew: too large a Q would stay so
+        result[:] = np.nan  # on all ranks, which all start anew: a Q too large would stay too large
         del state["powersgd right"]
         return
     owns = _columns(state["powersgd own"], parts)

@@ -41,7 +41,7 @@ class Zen(Method):
         self._dealing = IN_MEMORY if hierarchical else COUNTED
 
     def takes_lists(self, group: Group) -> bool:
-        """Whether all levels are sparse: nodes of several ranks sum densely inside."""
+        """Tell whether all levels are sparse: nodes of several ranks sum densely inside."""
         return node_lanes(group) is None
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:

@@ -1,4 +1,4 @@
-"""Sums of nodes that meet on the way: recursive doubling of coded unions, piece after piece."""
+"""Recursive doubling of the nodes' coded unions, piece after piece."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,8 +47,8 @@ class Doubling:
 
     Lanes take pieces in turn, so that sums are complete from the first element on, and are stored
     for the caller while others are on the wire.
-    State keys: "parts" (this rank's list by block, piece and lane), "sums" and "added" (of and to
-    blocks of the own lane), "left" (the sums so far).
+    State keys: "parts" (this rank's list by block, piece and lane), "sums" (of the own lane's
+    blocks), "added" (additions to each of these), "left" (the sums so far).
     """
 
     spec: BucketSpec
@@ -61,7 +61,7 @@ class Doubling:
 
     @cached_property
     def cuts(self) -> Ints:
-        """Where each block (piece, lane) begins, and the end: (pieces * lanes + 1,)."""
+        """Return where each block (piece, lane) begins, and the end: (pieces * lanes + 1,)."""
         units = graded(self.count)
         part = np.diff(units)[:, np.newaxis] * np.arange(self.lanes)
         place = np.append(units[:-1, np.newaxis] * self.lanes + part, -1)
@@ -70,12 +70,12 @@ class Doubling:
 
     @cached_property
     def expected(self) -> float:
-        """Non-zeros of the sum of all ranks."""
+        """Return the non-zeros of the sum of all ranks."""
         return float(self.spec.nonzeros(self.cuts[:1], self.cuts[-1:], self.size)[0])
 
     @property
     def size(self) -> int:
-        """Ranks."""
+        """Return the number of ranks."""
         return self.lanes * len(self.ranks)
 
     @cached_property

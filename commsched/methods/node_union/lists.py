@@ -18,7 +18,7 @@ from commsched.net.bucket import BucketSpec
 # Share of a run from which on lists keep float32; this method does not shorten the exponents of
 # nearly dense gradients.
 FULL = 0.5
-ROOM = 1.125  # times the expected entries of a list; more entries need a copy
+ROOM = 1.125  # reserved entries over expected entries; more entries need a copy
 
 
 def graded(count: int) -> Ints:
@@ -41,7 +41,7 @@ class Left:
     def __init__(self, state: State, cuts: Ints, expected: float) -> None:
         self._cuts = cuts.tolist()
         self._waiting: dict[int, Listed] = {}
-        self._next, self._count = 0, 0  # the block that goes on with the list, and its entries
+        self._next, self._count = 0, 0  # the next block of the list, and the entries so far
         self._gradient = None if "list" in state else state["gradient"]
         if self._gradient is None:
             numel = self._cuts[-1]
@@ -106,7 +106,7 @@ def coded(found: Listed, numel: int) -> Array:
 
 
 def coded_bytes(spec: BucketSpec, first: Ints, stop: Ints, merged: int | Ints) -> Floats:
-    """Expected bytes of such packets of runs [first, stop), `merged` ranks summed: (m,)."""
+    """Return the expected B of `coded` for runs [first, stop), `merged` ranks summed: (m,)."""
     numel = np.asarray(np.asarray(stop) - first, np.float64)
     filled = spec.nonzeros(first, stop, merged)
     each = np.where(filled <= FULL * numel, EACH, 4.0)
@@ -115,7 +115,7 @@ def coded_bytes(spec: BucketSpec, first: Ints, stop: Ints, merged: int | Ints) -
 
 
 def compact(found: Listed, numel: int, start: int = 0) -> Array:
-    """Return a packet, for memory, of a list counted from `start`: quick to write and read."""
+    """Return a packet of a list counted from `start` that is quick to write and read."""
     packet = _in_runs(found, numel, start)
     if packet is not None:
         return packet
@@ -126,7 +126,7 @@ def compact(found: Listed, numel: int, start: int = 0) -> Array:
 
 
 def compact_bytes(spec: BucketSpec, first: Ints, stop: Ints, merged: int | Ints) -> Floats:
-    """Expected bytes of such packets of runs [first, stop), `merged` ranks summed: (m,)."""
+    """Return the expected B of `compact` for runs [first, stop), `merged` ranks summed: (m,)."""
     filled = spec.nonzeros(first, stop, merged)
     whole = _runs_bytes(spec, first, stop, merged)
     plain = np.where(2 * filled < stop - first, HEADER + 8.0 * filled, np.nan)
@@ -155,7 +155,7 @@ def _in_runs(found: Listed, numel: int, start: int = 0, narrow: bool = False) ->
 def _runs_bytes(
     spec: BucketSpec, first: Ints, stop: Ints, merged: int | Ints, each: float | Floats = 4.0
 ) -> Floats:
-    """Expected bytes of lists as runs, `each` of a value, NaN where they are not: (m,)."""
+    """Return the expected B of lists as runs, `each` B per value; NaN where they are not: (m,)."""
     numel = np.asarray(np.asarray(stop) - first, np.float64)
     filled, count = spec.nonzeros(first, stop, merged), spec.runs(first, stop, merged)
     found = runs.nbytes(numel, count, filled, each)

@@ -76,9 +76,9 @@ def levels(group: Group) -> tuple[tuple[int, ...], ...]:
 class Union:
     """The phases of a bucket.
 
-    State keys: "lists" (the share's, of each lane), "starts" and "ends" (of their pieces), "own"
-    (sums of the node, by piece), "came" (those of other nodes), "sums" (of all nodes, by piece),
-    "left" (these of all lanes).
+    State keys: "lists" (of the share, from each lane), "starts" and "ends" (of the lists' pieces),
+    "own" (the node's sums, by piece), "came" (other nodes' sums), "sums" (of all nodes, by piece),
+    "left" (the sums of all lanes).
     """
 
     spec: BucketSpec
@@ -86,7 +86,7 @@ class Union:
 
     @cached_property
     def places(self) -> Ints:
-        """Node and lane of each rank: (2, p)."""
+        """Return the node and the lane of each rank: (2, p)."""
         return places_in(np.array(self.ranks, np.int64))
 
     @property
@@ -99,7 +99,7 @@ class Union:
 
     @cached_property
     def cuts(self) -> Ints:
-        """Where each lane's share begins: (lanes + 1,)."""
+        """Return where each lane's share begins: (lanes + 1,)."""
         return self.spec.even_cuts(self.lanes, self.lanes)
 
     @cached_property
@@ -109,7 +109,7 @@ class Union:
 
     @cached_property
     def count(self) -> int:
-        """Pieces of each share between nodes."""
+        """Return the pieces of each share between nodes."""
         return self.worth(PIECE)
 
     def worth(self, piece: int) -> int:
@@ -119,7 +119,7 @@ class Union:
 
     @cached_property
     def piece_cuts(self) -> Ints:
-        """Where each piece of a share begins, and the end: (lanes, count + 1)."""
+        """Return where each piece of a share begins, and the end: (lanes, count + 1)."""
         first, last = self.cuts[:-1, np.newaxis], self.cuts[1:, np.newaxis]
         units = graded(self.count)
         place = np.arange(self.lanes)[:, np.newaxis] * units[-1] + units
@@ -128,20 +128,20 @@ class Union:
 
     @cached_property
     def expected(self) -> float:
-        """Non-zeros of the sum of all ranks."""
+        """Return the non-zeros of the sum of all ranks."""
         ranks = self.nodes * self.lanes
         return float(self.spec.nonzeros(self.cuts[:1], self.cuts[-1:], ranks)[0])
 
     @property
     def raw(self) -> float:
-        """Bytes of the values of one share."""
+        """Return the bytes of the values of one share."""
         return self.spec.all_raw / self.lanes
 
     def lane_of(self, state: State) -> int:
         return int(self.places[1, state["rank"]])
 
     def size_of(self, state: State) -> int:
-        """Elements in this rank's share."""
+        """Return the elements in this rank's share."""
         lane = self.lane_of(state)
         return int(self.cuts[lane + 1] - self.cuts[lane])
 
@@ -155,7 +155,7 @@ class Union:
         return float(each.sum()) < (1 - WORTH) * (self.nodes - 1) * float(each[0].sum())
 
     def length(self, block: int) -> int:
-        """Elements of a block (lane, piece)."""
+        """Return the elements of a block (lane, piece)."""
         lane, piece = divmod(block, self.count)
         return int(self.piece_cuts[lane, piece + 1] - self.piece_cuts[lane, piece])
 
