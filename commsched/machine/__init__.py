@@ -1,1 +1,1 @@
-"""Machines: the nodes of ranks, speeds of links and devices, and the source of each number."""
+"""Machines: nodes of ranks, the speeds of links and devices, and the source of each number."""

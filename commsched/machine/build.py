@@ -13,7 +13,7 @@ LATENCY = 30e-6  # s; L + 2 o over TCP in one data centre; assumption, as of p3.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What a machine shall have."""
+    """The user's description of a machine."""
 
     name: str
     nodes: int
@@ -26,7 +26,7 @@ class Order:
 
 
 def build(order: Order) -> Machine:
-    """Make the machine; every number says whether it is a data sheet's, assumed or the user's."""
+    """Make the machine; the source of each number is a data sheet, an assumption or the user."""
     sold = accelerator(order.device)
     port = bits(order.port)
     if order.ports < 1:

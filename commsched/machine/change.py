@@ -1,4 +1,4 @@
-"""Another value for single fields of a machine: `nic=100 Gbit/s`, `links.between.latency=9 us`."""
+"""Changes to single fields of a machine: `nic=100 Gbit/s`, `links.between.latency=9 us`."""
 
 import json
 from collections.abc import Sequence, Set
@@ -31,8 +31,8 @@ SHORT = {
     "efficiency": "device.efficiency",
 }
 COUNTS = ("nodes", "lanes")
-Stale = list[tuple[dict[str, Any], str]]  # records, and a key in each that holds no longer
-# Keys on which no exchange's seconds depend, and those that only count beside computing.
+Stale = list[tuple[dict[str, Any], str]]  # records, and a key of each that is no longer valid
+# Keys on which no exchange's seconds depend, and keys that count only while ranks compute.
 NOT_LINKS = ("source", "jitter", "stalls", "coding_jitter", "measured", "native_us", "held_out")
 COMPUTE = ("memory_GB", "tflops", "precision", "efficiency", "matrices")
 ELSEWHERE = frozenset((*NOT_LINKS, *COMPUTE))
@@ -41,12 +41,12 @@ BESIDE_COMPUTING = frozenset(("overlap", *WAKING))
 
 
 def changed(machine: Machine, words: Sequence[str]) -> Machine:
-    """Give a machine the values of `KEY=VALUE` words; its name says so.
+    """Give a machine the values of `KEY=VALUE` words; its name lists them.
 
-    A key is one of the file, with dots and with or without its unit, or a short name; a level has
-    its name for a key, as in `levels.rack.oversubscription`. What was measured with another value
-    and depends on it is forgotten: native all-reduce, held-out errors, curves of links.
-    A port comes first: its links follow it, unless a word of their own says otherwise.
+    A key is a key of the file, with dots and with or without its unit, or a short name; a level's
+    key is its name, as in `levels.rack.oversubscription`. Measurements that depend on a changed
+    value are dropped: native all-reduce, held-out errors, curves of links.
+    A port is changed first, and its links with it, unless another word sets these links.
     """
     for word in sorted(words, key=lambda word: _key(word) != "nic"):
         where = f"--set {word}" if word.isprintable() else f"--set {word!a}"
@@ -97,7 +97,7 @@ def _changed(machine: Machine, key: str, value: str, where: str) -> Machine:
 
 
 def _times(before: Device, after: Device) -> dict[str, float]:
-    """Return how many times its own rates a device has that keeps its name."""
+    """Return the factors between a device's new and old rates, if it keeps its name."""
     return {
         "flops_times": before.flops_times * (after.flops / before.flops),
         "bandwidth_times": before.bandwidth_times * (after.bandwidth / before.bandwidth),
@@ -105,7 +105,7 @@ def _times(before: Device, after: Device) -> dict[str, float]:
 
 
 def _told(machine: Machine, without: Set[str]) -> Any:
-    """Return what a machine's file says but for its name and some keys, wherever they stand."""
+    """Return a machine's file data without its name and without some keys at any depth."""
 
     def told(data: Any) -> Any:
         if isinstance(data, dict):
@@ -118,7 +118,7 @@ def _told(machine: Machine, without: Set[str]) -> Any:
 def _port(data: dict[str, Any], machine: Machine, value: str, where: str) -> Stale:
     """Set the rate of a node's port; two ranks reach the same share of it as before.
 
-    Where ranks share no port, each has one of its own of this rate.
+    If ranks share no port, each rank gets its own port of this rate.
     """
     rate = PORT.read(value, f"{where}: nic") / 1e9
     between, nic = data["links"]["between"], data.get("nic")

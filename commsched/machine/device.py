@@ -1,4 +1,4 @@
-"""What computes and encodes on one rank: a device's rates, and those of codecs on it."""
+"""The device that computes and encodes on a rank: its rates, and the rates of codecs on it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -30,7 +30,7 @@ Peak = Annotated[float, unit("", 1e12, quantity="tflops"), POSITIVE]  # 1/s
 # Shares of values that are not zero, at which codecs of sparse runs are measured.
 SPARSE, SAMPLED = 0.005, 0.05
 DENSITIES = SPARSE, SAMPLED, 1.0
-LINE = 16  # numbers of 4 B that a processor's memory moves together, at least
+LINE = 16  # least numbers of 4 B that a processor's memory moves together
 
 
 def scattered_bytes(count: float, numel: float) -> float:
@@ -48,8 +48,8 @@ class CodecRate:
     fixed: Annotated[Seconds, WRITTEN] = 0.0  # per call
     fixed_add: Seconds | None = None  # per call of add; None: `fixed`
     fixed_decode: Seconds | None = None  # per call of decode; None: `fixed`
-    # How many times `encode` and `decode` a byte takes if the share SPARSE of the values, or all of
-    # them, are not zero; `encode` and `decode` hold at the share SAMPLED.
+    # Factors on `encode` and `decode` if a share SPARSE of the values, or all of them, are not
+    # zero; `encode` and `decode` hold at the share SAMPLED.
     encode_sparse: Annotated[Rounded, POSITIVE] = 1.0
     encode_dense: Annotated[Rounded, POSITIVE] = 1.0
     decode_sparse: Annotated[Rounded, POSITIVE] = 1.0
@@ -96,12 +96,12 @@ class CodecRate:
 
     @property
     def per_add(self) -> float:
-        """Seconds per call of add, however few bytes."""
+        """Return the seconds per call of add, however few bytes."""
         return self.fixed if self.fixed_add is None else self.fixed_add
 
     @property
     def per_decode(self) -> float:
-        """Seconds per call of decode, however few bytes."""
+        """Return the seconds per call of decode, however few bytes."""
         return self.fixed if self.fixed_decode is None else self.fixed_decode
 
 
@@ -119,7 +119,7 @@ class Device:
     precision: Annotated[str, one_of("float16", "float32")] = "float16"  # that `flops` counts
     # Share of the peak that dense layers reach.
     efficiency: Annotated[Rounded, SHARE, WRITTEN] = 1.0
-    # How many times the rates of the device of this name, where `--set` gave it others.
+    # Factors on the rates of the shipped device of this name, if `--set` changed them.
     flops_times: Annotated[Rounded, POSITIVE] = 1.0
     bandwidth_times: Annotated[Rounded, POSITIVE] = 1.0
     # Measured products: rows, inner, columns, and 1e12 operations per second in `precision`.

@@ -30,7 +30,7 @@ class Accelerator:
 
 @cache
 def accelerators() -> dict[str, Accelerator]:
-    """All shipped devices by their first name."""
+    """Return all shipped devices by their first name."""
     found = {}
     for name in shipped.names("devices"):
         path = str(shipped.path_of("devices", name))
@@ -51,9 +51,9 @@ def accelerator(name: str) -> Accelerator:
 
 @cache
 def recognised(name: str) -> Accelerator | None:
-    """Find the shipped device whose name stands, as whole words, in the name of a device.
+    """Find the shipped device whose name occurs, as whole words, in a device's name.
 
-    Of several the longest: `A100-SXM4-80GB` is not the `A100` of 40 GB.
+    If several do, the longest name wins: `A100-SXM4-80GB` is not the `A100` of 40 GB.
     """
     said = _words(name)
     best: tuple[int, Accelerator | None] = (0, None)
@@ -70,5 +70,5 @@ def _words(name: str) -> list[str]:
 
 
 def _plain(name: str) -> str:
-    """Lower case letters and digits, without the maker."""
+    """Return a name's lower-case letters and digits, without the maker."""
     return "".join(word for word in _words(name) if word not in ("nvidia", "tesla"))

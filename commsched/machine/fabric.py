@@ -23,7 +23,7 @@ class Fabric:
     ranks: tuple[int, ...]  # of each host
     mpi: str  # library and version
     transport: str  # such as "ch4:ofi tcp"
-    cores: int  # that each rank may use, shared or not; least over the ranks
+    cores: int  # cores that each rank may use, shared or not; the least over the ranks
     processor: str
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class HeldOut:
     name: str
     predicted: Annotated[float, MICROSECONDS]
     measured: Annotated[float, MICROSECONDS]
-    computing: bool = False  # whether its ranks computed on their cores meanwhile
+    computing: bool = False  # whether the ranks computed on their cores at the same time
 
     def __post_init__(self) -> None:
         check_name("held-out cell", self.name)
@@ -87,7 +87,7 @@ class HeldOut:
 
     @property
     def error(self) -> float:
-        """(predicted - measured) / measured."""
+        """Return (predicted - measured) / measured."""
         return (self.predicted - self.measured) / self.measured
 
 

@@ -19,7 +19,7 @@ def load(name: str | Path) -> Machine:
 
 
 def read(path: str | Path) -> Machine:
-    """Read a machine file; what can hardly be meant is refused."""
+    """Read a machine file; refuse numbers that are likely in a wrong unit."""
     return from_file_data(files.parse(files.read_text(path), str(path)), str(path))
 
 
@@ -46,7 +46,7 @@ def from_data(data: Any, where: str) -> Machine:
 
 
 def file_data(machine: Machine) -> dict[str, Any]:
-    """Turn a machine into the JSON data of a file that `read` takes without a question."""
+    """Turn a machine into the JSON data of a file that `read` accepts."""
     return levelled(insist(flat_data(machine), machine), machine)
 
 
@@ -56,10 +56,10 @@ def to_data(machine: Machine) -> dict[str, Any]:
 
 
 def flat_data(machine: Machine) -> dict[str, Any]:
-    """Turn a machine into plain JSON data whose links and ports win over those of its levels."""
+    """Turn a machine into plain JSON data whose links and ports override those of its levels."""
     return records.to_data(machine)
 
 
 def device_data(device: Device) -> dict[str, Any]:
-    """Turn a device into the JSON data that a machine file has of it."""
+    """Turn a device into the JSON data of a machine file."""
     return records.to_data(device)

@@ -1,4 +1,4 @@
-"""Machines of many levels: what joins the children of each, inside out."""
+"""The levels of a machine, inside out, and the links that join the children of each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -39,11 +39,11 @@ class Level:
 
     name: str
     children: Annotated[int, COUNT]
-    link: Link  # all that a message between two children pays; of a torus, each hop
+    link: Link  # whole cost of a message between two children; in a torus, of each hop
     nic: Nic | None = None  # ports of a child, which its ranks share
-    # Rate of a child's own children together, over the rate of the ports they share.
+    # Total rate of a child's own children, divided by the rate of the ports that they share.
     oversubscription: Annotated[float, TIMES] = 0.0
-    rails: Annotated[int, COUNT] = 1  # switches; the k-th part of each child hangs on the k-th
+    rails: Annotated[int, COUNT] = 1  # switches; switch k connects the k-th part of each child
     torus: tuple[int, ...] = ()  # children in each direction; their links lead to neighbours
     overrides: tuple[SlowChild, ...] = ()
     source: str = ""  # of these numbers
@@ -109,8 +109,8 @@ def check_tree(levels: Sequence[Level]) -> None:
 def refitted(levels: tuple[Level, ...], nodes: int, lanes: int) -> tuple[Level, ...]:
     """Return the levels of a machine by its numbers of nodes and of ranks per node.
 
-    Levels outside nodes keep their sizes, so that the last unit may be partly filled, and the
-    outermost grows. Levels inside keep what divides the ranks, and the node's gets the rest.
+    Levels outside nodes keep their sizes, so that the last unit may be partly filled; the outermost
+    grows. Levels inside nodes keep sizes that divide the ranks; the node's level gets the rest.
     """
     node = place_of_node(levels)
     counts = [level.children for level in levels]

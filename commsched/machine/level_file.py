@@ -12,9 +12,9 @@ REPLACED = ("nodes", "lanes", "links", "nic", "overrides")
 
 
 def flattened(data: Any, where: str) -> Any:
-    """Add what the list `levels` of a file stands for; other data stays as it is.
+    """Add the keys that follow from the list `levels` of a file; other data stays as it is.
 
-    `nodes` may stand beside `levels`, if the last units are partly filled.
+    If the last units are partly filled, the file may have `nodes` in addition to `levels`.
     """
     if not isinstance(data, dict) or not data.get("levels") or "links" in data:
         return data

@@ -43,8 +43,8 @@ class Protocol:
     step: LinkStep | None = None  # None: a message of no bytes takes L + 2 o of the link
     share: float = 1.0  # of the link's bandwidth that carries values
     most: float = inf  # B/s of values, however fast the link is
-    # Ranks in a row that pass a message on while it comes: its bytes take a share of their time
-    # on each link, so that a row takes the steps of all ranks and the bytes once.
+    # Ranks in a row that forward a message while they receive it: on each link its bytes take only
+    # a share of their time, so that the row takes every rank's step, but the bytes once.
     relays: float = 1.0
 
 
@@ -64,7 +64,7 @@ class PipelinedTrees:
     trees: int  # each carries an equal part of the payload
     piece: float  # B
     between: float  # messages of the busiest rank to other nodes, per byte of the payload
-    inside: float  # and to its own node, on links as the protocol changes them
+    inside: float  # messages to its own node, on links as the protocol changes them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +77,11 @@ class Algorithm:
     base: float = 0.0  # s before the first message
     inside: Protocol = PLAIN
     between: Protocol = PLAIN
-    # Circles or trees that leave each node by a port of their own, side by side.
+    # Circles or trees that leave each node side by side, each by its own port.
     channels: int = 1
-    # GPUs reach each other by other wires than their node's ports, as by NVLink; else by the same.
+    # Whether GPUs reach each other by other wires than their node's ports, such as NVLink.
     apart: bool = False
-    fused: bool = False  # what comes is added while it is received, at the link's rate
+    fused: bool = False  # received values are added while they arrive, at the link's rate
     pipeline: PipelinedTrees | None = None
 
     @property
@@ -106,9 +106,9 @@ class Algorithm:
         return found
 
     def both(self, between: float, inside: float) -> float:
-        """Return the seconds of messages to other nodes and to the own one: one after the other.
+        """Return the s of messages to other nodes and to the own node, one after the other.
 
-        By wires of their own they go at once, and the longer ones count.
+        If messages inside nodes have separate wires, both go at once, and the longer time counts.
         """
         return max(between, inside) if self.apart else between + inside
 

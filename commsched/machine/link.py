@@ -61,7 +61,7 @@ class Link:
     # Measured (bytes, seconds on the wire), ascending, if one slope does not fit; empty: n G.
     points: Points = ()
     busy: Annotated[Rounded, PROPORTION] = 0.0  # cores that an exchange keeps busy on each rank
-    # Cores that interrupts for an exchange's packets take from whatever a rank does.
+    # Cores that interrupts for an exchange's packets take from a rank's other work.
     interrupts: Annotated[Rounded, PROPORTION] = 0.0
     source: Source = UNKNOWN
 
@@ -70,7 +70,7 @@ class Link:
         check_points("points", self.points)
 
     def wire(self, nbytes: float | Floats) -> float | Floats:
-        """Seconds that `nbytes` occupy a port: n G, or the measured curve, then its end + n G."""
+        """Return the s that `nbytes` occupy a port: n G, or the measured curve, then end + n G."""
         if not self.points:
             return nbytes * self.per_byte
         x, y = np.array(self.points).T
@@ -93,7 +93,7 @@ class Nic:
         normalise(self, "nic: ")
 
     def of(self, own: Link) -> float:
-        """Return s/B of the ports of a node with a link of its own: its ranks share that one."""
+        """Return s/B of the ports of a node with an overriding link, which its ranks share."""
         return max(self.per_byte, own.per_byte)
 
 

@@ -1,4 +1,4 @@
-"""The machine as the cost model sees it: seconds, bytes and ranks; and how its file stores it."""
+"""The machine in the cost model, in seconds, bytes and ranks, and the keys of its file."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -63,7 +63,7 @@ NUMBERS = Stored(
 )
 
 
-GROUPS = 64  # that a machine keeps
+GROUPS = 64  # groups that a machine caches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class Group:
 
     ranks: tuple[int, ...]  # of the machine
     nodes: tuple[int, ...]  # node of each member
-    levels: tuple[LevelShape, ...] = ()  # of a machine that has others than nodes
+    levels: tuple[LevelShape, ...] = ()  # if the machine has other levels than nodes
 
     def __hash__(self) -> int:
         return self._hash
@@ -87,7 +87,7 @@ class Group:
 
     @cached_property
     def members(self) -> tuple[tuple[int, ...], ...]:
-        """Members of each node, as numbers inside the group, nodes in order of first member."""
+        """Return the members of each node, as numbers in the group; nodes by first member."""
         found: dict[int, list[int]] = {}
         for member, node in enumerate(self.nodes):
             found.setdefault(node, []).append(member)
@@ -95,7 +95,7 @@ class Group:
 
     @cached_property
     def lanes(self) -> int:
-        """Members per node; an error if nodes have different numbers."""
+        """Return the members per node; an error if nodes have different numbers."""
         counts = {len(m) for m in self.members}
         if len(counts) != 1:
             raise CommschedError(
@@ -105,7 +105,7 @@ class Group:
         return counts.pop()
 
     def lane_of(self, member: int) -> int:
-        """The place of a member in its node."""
+        """Return the place of a member in its node."""
         return next(node.index(member) for node in self.members if member in node)
 
 
@@ -193,27 +193,27 @@ class Machine:
     coding_jitter: Annotated[Rounded, SPREAD] = 0.0
     # Before an exchange's first message: wake-up, skew of the ranks.
     startup: Annotated[Delay, WRITTEN] = 0.0
-    # Until the thread runs that receives a message while its rank computes on a core.
+    # Until the thread that receives a message runs, while its rank computes on a core.
     wakeup: Delay = 0.0
-    # Besides, until the interpreter looks for a message whose length comes with it.
+    # In addition, until the interpreter probes for a message of unknown length.
     interpreter: Delay = 0.0
     # Processor time of a rank's threads per message that it sends or receives.
     message: Delay = 0.0
     # Processor time of a rank's threads per exchange for which a thread wakes up, besides coding,
     # messages, hand-overs, and what `busy` says.
     dispatch: Delay = 0.0
-    # Processor time that coding, or waking up for an exchange, takes besides if the rank computes.
+    # Additional processor time of coding, or of waking up for an exchange, if the rank computes.
     cold: Delay = 0.0
-    # What an operation takes of `startup` and of a bucket's `fixed_gather`, as a share, if its
-    # thread is still busy when it is ready, so that it need not wake up.
+    # Share of `startup` and of a bucket's `fixed_gather` that an operation takes if its thread is
+    # still busy when it is ready, so that the thread need not wake up.
     awake: Annotated[Rounded, PROPORTION] = 1.0
-    # How long a thread sleeps until waking up takes half of what it takes after a very long sleep;
-    # 0: every sleep is a long one. The other numbers hold after a sleep of 5 ms.
+    # Length of a sleep after which waking up costs half as much as after a very long sleep; 0:
+    # every sleep counts as long. The other numbers hold after a sleep of 5 ms.
     cooling: Delay = 0.0
     handover: Delay = 0.0  # mean until another thread of the rank takes up a ready operation
-    # What a thread takes of it, as a share, that has slept for .5 ms or less: processor time.
+    # Share of `handover` after a sleep of 0.5 ms or less: processor time.
     handover_awake: Annotated[Rounded, PROPORTION] = 1.0
-    handover_computing: Delay = 0.0  # mean besides, if the rank computes on a core
+    handover_computing: Delay = 0.0  # additional mean, if the rank computes on a core
     # Seconds of bytes that a port to other nodes lets through at once after a rest.
     burst: Annotated[Delay, WRITTEN] = 0.0
     # Cores of a node, which its ranks share; 0: each task has a core of its own.
@@ -284,32 +284,32 @@ class Machine:
 
     @cached_property
     def alone(self) -> float:
-        """Seconds of computing while the other ranks sleep, over those while all compute."""
+        """Return the s of compute while other ranks sleep, over the s while all compute."""
         return min(1.0, self.cores / max(self.ranks_of_node)) if self.cores else 1.0
 
     @property
     def waking(self) -> float:
-        """The longest that a message waits for its receiver if that computes, s."""
+        """Return the longest wait of a message for a receiver that computes, s."""
         return self.wakeup + self.interpreter
 
     @property
     def handover_work(self) -> float:
-        """The processor time of a thread that takes up an operation, s."""
+        """Return the processor time of a thread that takes up an operation, s."""
         return self.handover * self.handover_awake
 
     @property
     def even(self) -> bool:
-        """Whether all steps compute equally long."""
+        """Tell whether all steps compute equally long."""
         return self.jitter == 0.0 and not self.stalls
 
     @property
     def alike(self) -> bool:
-        """Whether chance changes nothing from step to step, hand-overs and coding included."""
+        """Tell whether all steps are equal: no jitter or stalls, also of hand-overs and coding."""
         return self.even and self.handover == self.coding_jitter == 0.0
 
     @cached_property
     def derived(self) -> dict[object, object]:
-        """What was derived from the machine, by key: other views of it, places of its groups."""
+        """Return the cache of results derived from the machine, by key."""
         return {}
 
     @cached_property
@@ -317,7 +317,7 @@ class Machine:
         return self.group(range(self.size))
 
     def group(self, ranks: Iterable[int]) -> Group:
-        """Some ranks, in their order."""
+        """Return the group of some ranks, in their order."""
         members = tuple(map(int, ranks))
         known = self._groups
         if members not in known:
@@ -329,7 +329,7 @@ class Machine:
 
     @cached_property
     def _groups(self) -> dict[tuple[int, ...], Group]:
-        """The last groups that were asked for, with what was derived from them."""
+        """Return the last groups that were asked for, with what was derived from them."""
         return {}
 
 
@@ -353,7 +353,7 @@ def resized(machine: Machine, nodes: int | None = None, lanes: int | None = None
 
 
 def of_ranks(machine: Machine, ranks: int) -> Machine:
-    """Give a machine as many nodes as hold `ranks` ranks; fewer than a node has fill a part."""
+    """Give a machine the nodes that hold `ranks` ranks; fewer than a node's fill a part of it."""
     lanes = machine.everyone.lanes
     if ranks <= lanes:
         return resized(machine, 1, ranks)

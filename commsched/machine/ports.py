@@ -1,4 +1,4 @@
-"""How fast a node and each of its ranks reach other nodes."""
+"""The rates at which a node and each of its ranks reach other nodes."""
 
 from dataclasses import dataclass
 from math import inf
@@ -37,7 +37,7 @@ def reach(machine: Machine) -> Reach | None:
 
 
 def network(machine: Machine) -> list[str]:
-    """Say in a line what a node and a rank get of the network."""
+    """Say in a line the rates of a node and a rank to the network."""
     found = reach(machine)
     if found is None:
         return []

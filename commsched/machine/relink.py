@@ -1,4 +1,4 @@
-"""Other links and ports in all levels of a machine."""
+"""Changes to links and ports in all levels of a machine."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -33,7 +33,7 @@ def relinked_at(machine: Machine, place: str, change: Callable[[Link], Link]) ->
 
 
 def _names(machine: Machine, k: int) -> list[str]:
-    """Return what level k is called: its name, if it has one, and its place."""
+    """Return the names of level k: its own name, if it has one, and its place."""
     own = [level.name for level in machine.levels[k : k + 1]]
     return [*own, PLACES[k > place_of_node(machine.levels)]]
 
@@ -63,11 +63,11 @@ def _relinked(
 
 
 def scaled_links(machine: Machine, factors: Mapping[str, float], source: str = "") -> Machine:
-    """Multiply seconds of the links, and of the ports between units, which then have a source.
+    """Multiply seconds of the links and of the ports between units; give these the `source`.
 
-    factors: by "latency inside", "bytes inside", "latency between" and "bytes between" nodes, or by
-    the name of a level, as "latency rack", which then counts for its links and ports instead;
-    "oversubscription rack" is of the ports only, and leaves at least 1.
+    factors: keys "latency inside", "bytes inside", "latency between" and "bytes between" are for
+    the links inside and between nodes; a key with a level's name, as "latency rack", is for that
+    level's links and ports instead; "oversubscription rack" is for its ports only, and stays >= 1.
     """
 
     def factor(what: str, k: int) -> float:

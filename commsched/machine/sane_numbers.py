@@ -1,7 +1,7 @@
 """Checks of a machine file at its border: ports, and plain numbers within plausible limits.
 
-A plain number beyond these limits is refused: it is likely in another unit. Written with its unit,
-as "900 GB/s", it is taken. Measured files, which say on which fabric, are not asked.
+A plain number beyond these limits is refused, since it is likely in another unit; written with its
+unit, as "900 GB/s", it is accepted. Measured files, which state their fabric, are not checked.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ class Doubt(NamedTuple):
 
     @property
     def form(self) -> Quantity:
-        """The quantity that the key holds."""
+        """Return the quantity that the key holds."""
         return QUANTITIES[self.key.rpartition("_")[2]]
 
     @property
@@ -45,7 +45,7 @@ class Doubt(NamedTuple):
 
 
 def check_border(data: Any, machine: Machine, where: str) -> None:
-    """Refuse a machine file that leaves its ports open, or holds numbers that cannot be meant."""
+    """Refuse a machine file that does not state its ports, or holds implausible plain numbers."""
     if machine.fabric is not None:
         return
     if machine.size > machine.nodes > 1 and "nic" not in data:
@@ -68,7 +68,7 @@ def check_border(data: Any, machine: Machine, where: str) -> None:
 
 
 def insist(data: dict[str, Any], machine: Machine) -> dict[str, Any]:
-    """Write the ports of a file out, and its implausible numbers with their units."""
+    """Return a file's data with its ports stated and its implausible numbers with their units."""
     if machine.fabric is None:
         for doubt in [*_doubts(data, machine)]:
             _at(data, doubt.place)[doubt.key] = doubt.form.shown(doubt.value)

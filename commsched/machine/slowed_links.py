@@ -1,4 +1,4 @@
-"""A machine whose links give less than its file says."""
+"""A machine whose links are slower than its file says."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Stalls of compute: how often, how long and how much slower, on a rank or on a whole node."""
+"""Stalls of compute on a rank or a whole node: their frequency, length and slowdown."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ SURE = 4.0  # sigmas of the jitter above which a step's compute counts as stalle
 CHANCE = 0.98  # share of stalls that count; the least may be of ranks that stall together by chance
 LEAST = 0.05  # share of a step's compute below which nothing counts as a stall
 RANK, NODE = "rank", "node"
-DRAWN = 10_000  # numbers that a mean is taken over
+DRAWN = 10_000  # numbers over which a mean is taken
 LONG = 1e6  # largest stall, in steps' compute
 STEPS = Check("must be from 1 to 1000000", lambda steps: 1 <= steps <= 10**6)
 
@@ -61,7 +61,7 @@ class Stalls:
 
     @property
     def usual(self) -> float:
-        """The mean x, which the seconds of layers include."""
+        """Return the mean x, which the seconds of layers include."""
         return _mean(self) if self.every else 0.0
 
 
@@ -77,8 +77,8 @@ def fitted(
 
     every: s of compute that a measured step stands for; 0: a step of training.
 
-    A step is stalled that takes more than the rank's median by 4 sigmas of the jitter and by 5 %.
-    What all ranks of a node share in a step is the node's; the rest is the rank's.
+    A step is stalled if it exceeds the rank's median by 4 sigmas of the jitter and by 5 %. The part
+    of a stall that all ranks of a node share in a step is the node's; the rest is the rank's.
     """
     extra = seconds / np.median(seconds, axis=0) - 1.0
     sigma = -np.quantile(np.log1p(extra), 0.16, axis=0)  # stalls do not reach below the median
@@ -96,7 +96,7 @@ def fitted(
 
 
 def _law(among: str, extra: Floats, every: float) -> Iterator[Stalls]:
-    """Yield the law of what columns take longer, (steps, columns); nothing if none is stalled."""
+    """Yield the law of the columns' `extra` shares, (steps, columns); nothing without stalls."""
     stalled = np.sort(extra[extra > 0.0])[::-1]
     if not len(stalled):
         return

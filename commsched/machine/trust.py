@@ -1,4 +1,4 @@
-"""How far predictions on a calibrated machine can be trusted: its held-out errors, in words."""
+"""The trust in predictions on a calibrated machine: its held-out errors, in words."""
 
 import math
 from collections.abc import Sequence
@@ -16,20 +16,20 @@ LIMIT = 0.07
 MEMORY_CHANGE = (
     "memory, end / begin"  # of a calibration: speed of copies on all ranks, in `measured`
 )
-STEADY = 0.2  # by which memory may have become faster or slower meanwhile
+STEADY = 0.2  # share by which memory may become faster or slower during a calibration
 
 
 def errors_of(machine: Machine, computing: bool | None = None) -> tuple[float, ...]:
     """Return (predicted - measured) / measured of each held-out exchange, as files carry it.
 
-    computing: only of those whose ranks computed on their cores meanwhile, or did not; see `alike`.
+    computing: only exchanges whose ranks did, or did not, compute on their cores; see `alike`.
     """
     cells = machine.held_out if computing is None else alike(machine, computing)
     return tuple(significant(cell.error) for cell in cells)
 
 
 def alike(machine: Machine, computing: bool) -> tuple[HeldOut, ...]:
-    """Return the held-out exchanges beside computing, or beside none; all if it has none such."""
+    """Return the held-out exchanges with, or without, `computing` ranks; all if there are none."""
     some = tuple(cell for cell in machine.held_out if cell.computing == computing)
     return some or machine.held_out
 
@@ -55,7 +55,7 @@ def doubts(errors: Sequence[float]) -> tuple[str, ...]:
 
 
 def steady(change: float) -> bool:
-    """Tell whether memory is as fast as it was, `change` times."""
+    """Tell whether memory that became `change` times as fast counts as unchanged."""
     return abs(math.log(change)) <= math.log1p(STEADY)
 
 

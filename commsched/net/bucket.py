@@ -15,7 +15,7 @@ from commsched.net.graph import Tensor
 from commsched.net.sparsity import DENSE, Sparsity
 
 Place = Annotated[int, Meta(ge=0, le=2**53)]  # of an element in its tensor
-GRID = np.geomspace(1e-6, 1.0, 96)  # shares of a table of rows in order of frequency
+GRID = np.geomspace(1e-6, 1.0, 96)  # shares of a table whose rows are ordered by frequency
 
 
 class Piece(NamedTuple):
@@ -29,8 +29,8 @@ class Piece(NamedTuple):
 class Slots(NamedTuple):
     """Tokens that travel to experts and back, in rows: a count, then `slots` tokens of `width`.
 
-    Each of `ranks` ranks holds as many experts; on their way forth a rank's rows are of all experts
-    in order, on their way back of every rank its own experts.
+    All ranks hold equally many experts. On the way to the experts, a rank has a row for each expert
+    in order; on the way back, a row for each rank and each of its own experts.
     """
 
     taken: tuple[int, ...]  # expected tokens of each expert from one rank
@@ -39,13 +39,13 @@ class Slots(NamedTuple):
     back: bool
 
     def counts(self, member: int, ranks: int) -> Ints:
-        """Expected tokens in each row of a member's bucket: (ranks, experts of a rank)."""
+        """Return the expected tokens in each row of a member's bucket: (ranks, own experts)."""
         taken = np.array(self.taken, np.int64).reshape(ranks, -1)
         return np.tile(taken[member], (ranks, 1)) if self.back else taken
 
     @property
     def row(self) -> int:
-        """Elements of a row."""
+        """Return the elements of a row."""
         return 1 + self.slots * self.width
 
 
@@ -85,7 +85,7 @@ class BucketSpec:
 
     @cached_property
     def bounds(self) -> Ints:
-        """Where each piece begins in the bucket, and the end: (pieces + 1,)."""
+        """Return where each piece begins in the bucket, and the end: (pieces + 1,)."""
         return np.cumsum([0, *(stop - start for _, _, start, stop in self.pieces)])
 
     @cached_property
@@ -101,7 +101,7 @@ class BucketSpec:
         return replace(self, pieces=((Sparsity(), self.numel, 0, self.numel),))
 
     def raw(self, start: Ints, stop: Ints) -> Floats:
-        """Bytes that a method that takes lists reads or writes of elements [start, stop): (m,).
+        """Return the B of elements [start, stop) for a method that takes lists: (m,).
 
         4 an element, or 8 a non-zero of one rank if the gradient is a list.
         """
@@ -111,13 +111,13 @@ class BucketSpec:
 
     @cached_property
     def all_raw(self) -> float:
-        """Bytes of `raw` of the whole bucket."""
+        """Return the bytes of `raw` of the whole bucket."""
         if not self.lists:
             return 4.0 * self.numel
         return float(self.raw(self.bounds[:1], self.bounds[-1:])[0])
 
     def nonzeros(self, start: Ints, stop: Ints, merged: int | Ints = 1) -> Floats:
-        """Expected non-zeros of elements [start, stop), `merged` ranks summed: (m,)."""
+        """Return the expected non-zeros of elements [start, stop), `merged` ranks summed: (m,)."""
         shape = np.broadcast_shapes(np.shape(start), np.shape(stop), np.shape(merged))
         total = np.broadcast_to(np.asarray(stop) - start, shape).astype(np.float64)
         for i, (law, numel, first, _) in enumerate(self.pieces):
@@ -130,17 +130,17 @@ class BucketSpec:
         return total
 
     def filled(self, merged: int = 1) -> float:
-        """Expected share of elements that are not zero, `merged` ranks summed."""
+        """Return the expected share of elements that are not zero, `merged` ranks summed."""
         count = float(self.nonzeros(self.bounds[:1], self.bounds[-1:], merged)[0])
         return count / max(self.numel, 1)
 
     @cached_property
     def density(self) -> float:
-        """Expected share of elements that are not zero on one rank."""
+        """Return the expected share of elements that are not zero on one rank."""
         return self.filled()
 
     def log_empty(self, start: Ints, stop: Ints, merged: int | Ints = 1) -> Floats:
-        """Logarithm of the probability that elements [start, stop) are all zero: (m,)."""
+        """Return the log of the probability that elements [start, stop) are all zero: (m,)."""
         shape = np.broadcast_shapes(np.shape(start), np.shape(stop), np.shape(merged))
         total = np.zeros(shape)
         for law, numel, lo, hi in self._within(start, stop):
@@ -148,7 +148,7 @@ class BucketSpec:
         return total
 
     def runs(self, start: Ints, stop: Ints, merged: int | Ints = 1) -> Floats:
-        """Expected runs of neighbours that are not zero among elements [start, stop): (m,).
+        """Return the expected runs of neighbouring non-zeros among elements [start, stop): (m,).
 
         The count is at most one too high per border of tensors.
         """
@@ -159,14 +159,14 @@ class BucketSpec:
         return total
 
     def _within(self, start: Ints, stop: Ints) -> Iterator[tuple[Sparsity, int, Ints, Ints]]:
-        """Law and numel of each tensor, and its elements among [start, stop): (m,) each."""
+        """Yield each tensor's law and numel, and its elements among [start, stop): (m,) each."""
         for law, numel, first, low, high in self._parts:
             lo, hi = (np.clip(end, low, high) - low + first for end in (start, stop))
             yield law, numel, lo, hi
 
     @cached_property
     def _parts(self) -> list[tuple[Sparsity, int, int, int, int]]:
-        """Law, tensor's numel, start in it, bounds in the bucket; dense neighbours are one run."""
+        """List law, tensor's numel, start in it, bounds in the bucket; dense neighbours are one."""
         found: list[tuple[Sparsity, int, int, int, int]] = []
         for (law, numel, first, _), low, high in zip(
             self.pieces, self.bounds[:-1].tolist(), self.bounds[1:].tolist(), strict=True
@@ -179,13 +179,13 @@ class BucketSpec:
         return found
 
     def cuts(self, blocks: int) -> Ints:
-        """Boundaries of `blocks` near-equal runs of elements: (blocks + 1,)."""
+        """Return the boundaries of `blocks` near-equal runs of elements: (blocks + 1,)."""
         return np.arange(blocks + 1) * self.numel // blocks
 
     def even_cuts(self, blocks: int, merged: int) -> Ints:
-        """Boundaries of `blocks` runs, each with about as many non-zeros of `merged` ranks' sum.
+        """Return the boundaries of `blocks` runs with about equal non-zeros of `merged` ranks' sum.
 
-        No row is cut. Runs as long as each other where all elements are alike: (blocks + 1,).
+        No row is cut; if all elements are alike, runs are equally long: (blocks + 1,).
         """
         laws = {law for law, *_ in self.pieces}
         if len(laws) < 2 and not any(law.law == "zipf" for law in laws):
@@ -207,7 +207,7 @@ class BucketSpec:
 
     @cached_property
     def _places(self) -> Ints:
-        """Elements between which non-zeros are about evenly spread, including both ends."""
+        """Return the elements between which non-zeros are about evenly spread, and both ends."""
         places = [self.bounds]
         for (law, numel, first, _), low, high in zip(
             self.pieces, self.bounds[:-1].tolist(), self.bounds[1:].tolist(), strict=True

@@ -18,16 +18,16 @@ from commsched.net.measured import (
 )
 from commsched.units import count, nbytes
 
-# A device this many times slower than the measured one counts as a processor whose runs only wait
-# for the measured seconds. A P100 is 1.7 times slower than a V100, a core 1,000 times.
+# A device this many times slower than the measured one counts as a processor, whose runs wait for
+# the measured seconds instead of computing. A P100 is 1.7 times slower than a V100, a core 1,000.
 EMULATED = 20.0
 
 
 def fitted(net: Net, device: Device, choice: str = "") -> Net:
     """Give a net the seconds that its layers take on a device; `net.compute` says how.
 
-    choice: measured, modelled or scaled; "": scaled if the device is another one than the seconds
-    were measured on, as far as that is known.
+    choice: measured, modelled or scaled; "": scaled if the seconds are known to be measured on
+    another device, else as measured.
     """
     check_choice(choice)
     if net.compute is not None:
@@ -52,7 +52,7 @@ def fitted(net: Net, device: Device, choice: str = "") -> Net:
 
 
 def _fitted_before(net: Net, fit: DeviceFit, device: Device, choice: str) -> Net:
-    """Return a net of a plan, whose seconds are already those of a device."""
+    """Return the net of a plan, whose seconds were fitted before; refuse a new choice."""
     if fit.device == device.name and choice in ("", fit.choice):
         return net
     raise CommschedError(
@@ -158,7 +158,7 @@ def _scaled(net: Net, device: Device, insists: bool) -> Net:
 
 
 def _faster(own: Published, device: Device) -> Published:
-    """Return a published device whose rates are as many times its own as those of the machine."""
+    """Return a published device with its rates multiplied by the machine's device factors."""
     flops, float32 = own.flops * device.flops_times, own.float32 * device.flops_times
     bandwidth = own.bandwidth * device.bandwidth_times
     return replace(own, flops=flops, float32=float32, bandwidth=bandwidth)
@@ -170,7 +170,7 @@ Ratio = Callable[[float, float], float]
 def _ratio(
     measured: Measured, before: Measured | Published, after: Published | Device, precision: str
 ) -> Ratio:
-    """Return by how much seconds grow from one device to another, for flops and bytes of a layer.
+    """Return a function of a layer's flops and bytes: the factor of its s on another device.
 
         r = max(F / (e P'), b / B') / max(F / (e P), b / B)
 
@@ -218,7 +218,7 @@ def _at(layers: tuple[Layer, ...], ratio: Ratio) -> tuple[Layer, ...]:
 
 
 def _directions(layer: Layer) -> list[tuple[float, float, float]]:
-    """Measured seconds, flops and bytes of a layer's forward and backward."""
+    """List measured seconds, flops and bytes of a layer's forward and backward."""
     both = (
         (layer.forward, layer.forward_flops, layer.forward_bytes),
         (layer.backward, layer.backward_flops, layer.backward_bytes),

@@ -1,4 +1,4 @@
-"""How fast a gradient's magnitudes fall, from the largest one on."""
+"""The decay of a gradient's magnitudes from the largest to the smallest."""
 
 from functools import lru_cache
 
@@ -7,7 +7,7 @@ import numpy as np
 from commsched.arrays import Array, Floats
 
 TOP = 0.01  # share of the elements whose squares are compared with all
-LEAST = 1000  # non-zero elements that tell
+LEAST = 1000  # fewest non-zero elements for a fit
 EXPONENTS = np.arange(0.0, 3.01, 0.05)
 
 
@@ -17,9 +17,9 @@ def magnitudes(numel: int, decay: float) -> Floats:
 
 
 def fit_decay(gradient: Array) -> float:
-    """Return the exponent whose magnitudes hold as much in their largest hundredth.
+    """Return the exponent whose largest hundredth holds an equal share of the sum of squares.
 
-    That is the share of the sum of squares; zeros do not count. NaN if there is too little to tell.
+    Zeros do not count. NaN if there are too few non-zeros.
     """
     squares = gradient[gradient != 0].astype(np.float64) ** 2
     if len(squares) < LEAST or not np.isfinite(squares).all():
@@ -31,7 +31,7 @@ def fit_decay(gradient: Array) -> float:
 
 @lru_cache
 def _shares(size: int) -> Floats:
-    """Return what the largest of 2^size / 1.5 elements hold for each exponent, ascending."""
+    """Return the share that the largest of 2^size / 1.5 elements hold, by ascending exponent."""
     numel = round(2**size / 1.5)  # in the middle of the numbers with this bit length
     found = [magnitudes(numel, 2 * exponent) for exponent in EXPONENTS.tolist()]
     return np.array([some[: round(TOP * numel)].sum() / some.sum() for some in found])

@@ -18,9 +18,9 @@ def expert_part(net: Net, ranks: int, among: int = 0) -> Net:
     """Return the part of a net that each of `ranks` ranks with different experts holds.
 
     A rank has 1 / ranks of the experts, whose tensors have the experts as axis 0, and every other
-    tensor whole; tensors of single experts are put together before. It computes as much as before,
-    since its experts serve the tokens of all `ranks`, but reads fewer parameters. among: ranks in
-    all, which an error's nearest number divides.
+    tensor whole; tensors of single experts are joined first. The rank computes as much as before,
+    since its experts serve the tokens of all `ranks`, but reads fewer parameters. among: the number
+    of all ranks, which the nearest number in an error must divide.
     """
     if net.experts == ranks > 1:
         return net
@@ -55,7 +55,7 @@ def expert_part(net: Net, ranks: int, among: int = 0) -> Net:
 
 
 def _stacked(net: Net, layer: Layer) -> Layer:
-    """Put the tensors of a layer's experts together, where each expert has its own."""
+    """Join the tensors of a layer's experts if each expert has its own."""
     stacks: dict[str, list[Tensor]] = {}
     for tensor in layer.tensors:
         stacks.setdefault(tensor.stack or tensor.name, []).append(tensor)
@@ -88,7 +88,7 @@ def _check_tensors(net: Net, layer: Layer) -> None:
 
 
 def is_expert(layer: Layer, tensor: Tensor) -> bool:
-    """Tell whether a tensor is of experts, so that ranks that share these hold parts of it."""
+    """Tell whether a tensor belongs to experts, so that ranks which share them hold parts of it."""
     return layer.experts is not None and (tensor.axis == 0 or bool(tensor.stack))
 
 

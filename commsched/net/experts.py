@@ -1,4 +1,4 @@
-"""The experts of a layer: how tokens choose among them, and what each of them may take."""
+"""The experts of a layer: the tokens' choices among them, and the capacity of each."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -59,14 +59,14 @@ class Experts:
 
     @property
     def slots(self) -> int:
-        """Tokens that an expert takes at most of one rank."""
+        """Return the tokens that an expert takes at most of one rank."""
         each = self.tokens // self.groups
         fair = ceil(self.capacity * self.top * each / self.count - 1e-9)
         return self.groups * min(max(fair, 1), each)
 
     @cached_property
     def shares(self) -> Floats:
-        """Share of the choices that each expert is sent: (count,)."""
+        """Return the share of the choices that each expert is sent: (count,)."""
         if self.load:
             return np.array(self.load)
         weights = np.arange(1.0, self.count + 1) ** -self.zipf
@@ -75,20 +75,20 @@ class Experts:
 
     @cached_property
     def taken(self) -> Ints:
-        """Tokens of one rank that each expert takes: (count,)."""
+        """Return the tokens of one rank that each expert takes: (count,)."""
         ends = np.rint(np.cumsum(self.shares) * self.top * self.tokens).astype(np.int64)
         found: Ints = np.minimum(np.diff(ends, prepend=0), self.slots)
         return found
 
     @property
     def dropped(self) -> int:
-        """Choices of one rank and step that no expert takes."""
+        """Return the choices of one rank and step that no expert takes."""
         return self.top * self.tokens - int(self.taken.sum())
 
     def work_of(self, ranks: int) -> Floats:
-        """Work of each of `ranks` ranks that share the experts, as part of the layer's: (ranks,).
+        """Return each of `ranks` ranks' work on their experts as a share of the layer's: (ranks,).
 
-        The layer states the work of a rank's own choices, as `shares` has them.
+        The layer states the work for one rank's own choices, distributed as in `shares`.
         """
         choices = self.shares.sum() * self.top * self.tokens
         found: Floats = self.taken.reshape(ranks, -1).sum(axis=1) * ranks / choices

@@ -195,8 +195,8 @@ class Net:
     measured: Measured | None = None  # where the layers' seconds were measured
     compute: DeviceFit | None = None  # how they were made for a machine's device; None: as measured
     optimizer: Seconds | None = None  # of a step's whole update, measured
-    # Measured: of putting all sums back, before one update of everything. None: the update is done
-    # bucket by bucket.
+    # Measured: to put all sums back before a single update of all parameters. None: each bucket is
+    # updated separately.
     apply: Seconds | None = None
     data: Seconds = 0.0  # before a step's first layer: its batch, and what is between two steps
     tensor: Annotated[int, POSITIVE] = 1  # ranks that share its cut layers; it is the part of one
@@ -219,12 +219,12 @@ class Net:
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors by name, forward order."""
+        """Return all tensors by name, forward order."""
         return {t.name: t for layer in self.layers for t in layer.tensors}
 
     @cached_property
     def homes(self) -> dict[str, tuple[int, str]]:
-        """For each tensor the position and name of its layer."""
+        """Return the position and name of each tensor's layer."""
         return {
             tensor.name: (position, layer.name)
             for position, layer in enumerate(self.layers)
@@ -233,12 +233,12 @@ class Net:
 
     @cached_property
     def derived(self) -> dict[object, object]:
-        """What was derived from the net, by key."""
+        """Return the cache of results derived from the net, by key."""
         return {}
 
     @cached_property
     def experts_of(self) -> dict[str, Experts]:
-        """The experts of each layer that has some, by its name."""
+        """Return the experts of each layer that has some, by its name."""
         return {layer.name: layer.experts for layer in self.layers if layer.experts}
 
     @cached_property
@@ -247,12 +247,12 @@ class Net:
 
     @cached_property
     def nbytes(self) -> int:
-        """Bytes of all gradients, or of all parameters, in the types of their tensors."""
+        """Return the bytes of all gradients, or all parameters, in the types of their tensors."""
         return sum(t.nbytes for t in self.tensors.values())
 
     @property
     def occupies_cores(self) -> bool:
-        """Whether a rank that computes this net keeps a core busy, as a net measured on one does.
+        """Tell whether compute of this net keeps a core busy, as its measurement was on a core.
 
         All other nets compute on an accelerator, which leaves the cores to communication.
         """
@@ -260,7 +260,7 @@ class Net:
 
     @cached_property
     def dag(self) -> "networkx.DiGraph[str]":
-        """The layers as a networkx graph; node attribute `layer`, edges along the data."""
+        """Return the layers as a networkx graph; node attribute `layer`, edges along the data."""
         import networkx  # slow to import; ranks do not need it
 
         dag: networkx.DiGraph[str] = networkx.DiGraph()
@@ -296,11 +296,11 @@ class Net:
         return found.updated(found.numel / max(self.numel, 1))
 
     def with_density(self, density: float) -> "Net":
-        """Give every gradient a share of non-zeros; those that were dense spread them evenly."""
+        """Give every gradient a share of non-zeros, spread evenly in tensors that were dense."""
         return replace(self, layers=tuple(layer.with_density(density) for layer in self.layers))
 
     def seconds(self, layer: Layer, device: Device) -> tuple[float, float]:
-        """Seconds of a layer's forward and backward: as measured, else a roofline.
+        """Return the seconds of a layer's forward and backward: as measured, else a roofline.
 
         The first layer's forward also waits for the batch, and for what is between two steps.
 
@@ -323,7 +323,7 @@ class Net:
         return forward, backward
 
     def update_seconds(self, numel: float, traffic: float, device: Device) -> float:
-        """Seconds to put back and update `numel` elements: their share of the measured seconds.
+        """Return the s to put back and update `numel` elements: their share of the measured s.
 
         If no update was measured, each element moves `traffic` B in memory.
         """

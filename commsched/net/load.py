@@ -10,7 +10,7 @@ from commsched.net.graph import Net
 from commsched.net.measured import DeviceFit
 from commsched.units import count
 
-TELLING = 1.02  # a copy that takes less than this many times as long tells nothing of sharing
+TELLING = 1.02  # copies slowed by a smaller factor say nothing about sharing of memory
 
 
 def on_machine(net: Net, machine: Machine, choice: str = "") -> Net:
@@ -49,7 +49,7 @@ def under_load(net: Net, machine: Machine, choice: str = "") -> Net:
 
 
 def _factor(net: Net, machine: Machine, ranks: int) -> tuple[float | None, str]:
-    """Return by how much seconds grow, or None and what is not known."""
+    """Return the factor on the net's seconds, or None and what is not known."""
     on = net.measured
     assert on is not None
     if on.cores and ranks * max(on.threads, 1) > on.cores:
@@ -69,7 +69,7 @@ def _factor(net: Net, machine: Machine, ranks: int) -> tuple[float | None, str]:
 
 
 def _longer(machine: Machine, ranks: int) -> float | None:
-    """Return how many times longer a copy takes while `ranks` ranks of a node copy."""
+    """Return the factor by which a copy takes longer while `ranks` ranks of a node copy."""
     if not machine.shared_memory or ranks > machine.shared_memory[-1][0]:
         return None
     counts, rates = np.array(machine.shared_memory).T

@@ -76,14 +76,14 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFit:
-    """How a net's seconds were made for a machine's device."""
+    """The way in which a net's seconds were derived for a machine's device."""
 
     choice: Annotated[str, one_of(*CHOICES), REQUIRED]
     device: str  # of the machine
     factor: Annotated[Rounded, POSITIVE] = 1.0  # new seconds of the whole net / measured ones
     through: Annotated[str, WRITTEN] = ""  # device of a published throughput
     warning: str = ""
-    load: str = ""  # what another number of computing ranks than the measured one means
+    load: str = ""  # effect of a number of computing ranks other than the measured one
 
     def __post_init__(self) -> None:
         check_name("compute", self.device)

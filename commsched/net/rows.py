@@ -1,4 +1,4 @@
-"""The law of a gradient's non-zeros in successive batches, fitted to what was seen."""
+"""The law of a gradient's non-zeros, fitted to those of successive batches."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ def fit_rows(hit: Sequence[Array]) -> Sparsity:
 
 
 class Nonzeros:
-    """Where the gradients of a tensor are not zero, in successive batches."""
+    """The positions of a tensor's non-zero gradients in successive batches."""
 
     def __init__(self) -> None:
         self._rows: list[Array] = []  # of each batch: (rows,), True where one has non-zeros

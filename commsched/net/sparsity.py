@@ -87,7 +87,7 @@ class Sparsity:
         return replace(self, law=law, density=density)
 
     def after(self, merged: int | Ints) -> Floats:
-        """Expected density after summing `merged` >= 1 ranks: same shape as `merged`."""
+        """Return the expected density after summing `merged` >= 1 ranks: same shape as `merged`."""
         ranks = np.asarray(merged, np.float64)
         assert np.all(ranks >= 1), merged
         if self.law == "dense":
@@ -101,7 +101,7 @@ class Sparsity:
         return _each(lambda k: _zipf_rows(self, k)[-1] / self.rows, ranks)
 
     def nonzeros(self, numel: int, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
-        """Expected non-zeros among elements [start, stop) after summing `merged` ranks: (m,).
+        """Return the expected non-zeros among elements [start, stop), `merged` ranks summed: (m,).
 
         A range that cuts a row of `zipf` gets the even share of it.
         """
@@ -118,7 +118,7 @@ class Sparsity:
         return nonzeros
 
     def log_empty(self, numel: int, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
-        """Logarithm of the probability that elements [start, stop) are all zero: (m,).
+        """Return the logarithm of the probability that elements [start, stop) are all zero: (m,).
 
         After summing `merged` ranks; 0 for an empty range.
         """
@@ -140,7 +140,7 @@ class Sparsity:
             return np.where(stop > start, draws * merged * misses, 0.0)
 
     def runs(self, numel: int, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
-        """Expected runs of neighbours that are not zero among elements [start, stop): (m,).
+        """Return the expected runs of neighbouring non-zeros among elements [start, stop): (m,).
 
         After summing `merged` ranks; rows of `zipf` are whole.
         """
@@ -164,7 +164,7 @@ class Sparsity:
         return np.where(stop > start, runs, 0.0)
 
     def entropy(self, numel: int, merged: int) -> float:
-        """Bits that say at least which elements are not zero after summing `merged` ranks.
+        """Return the least bits that tell which elements are non-zero after summing `merged` ranks.
 
         The reader knows the law: 0 for `mask`, and for `curve`, whose ranks may be dependent.
         """
@@ -208,7 +208,7 @@ class Sparsity:
         return mine
 
     def _pool(self, ranks: int) -> float:
-        """Return the density q of a pool from which each rank takes d / q:
+        """Return the density q of a pool from which each rank takes a share d / q:
 
         q (1 - (1 - d / q) ** ranks) = after(ranks)
         """
@@ -226,7 +226,7 @@ DENSE = Sparsity()
 
 
 def _bits(share: Floats) -> Floats:
-    """Binary entropy of a probability, bits: same shape."""
+    """Return the binary entropy of a probability, bits: same shape."""
     with np.errstate(divide="ignore", invalid="ignore"):
         parts = [np.where(p > 0, -p * np.log2(p), 0.0) for p in (share, 1.0 - share)]
     return parts[0] + parts[1]
@@ -244,7 +244,7 @@ def _each(function: Callable[[float], float], ranks: Floats) -> Floats:
 
 
 def _log_zero(density: float) -> float:
-    """log(1 - density): the logarithm of the probability that an element is zero."""
+    """Return log(1 - density): the logarithm of the probability that an element is zero."""
     return float(np.log1p(-min(density, 1 - 1e-15)))
 
 
@@ -255,7 +255,7 @@ def _interpolate(curve: tuple[tuple[float, float], ...], ranks: Floats) -> Float
 
 
 def _bernoulli(numel: int, density: float, rng: np.random.Generator) -> Ints:
-    """Each element with probability `density`, by drawing the gaps between chosen ones: O(chosen).
+    """Choose each element with probability `density` by drawing the gaps between: O(chosen).
 
     Source: Batagelj & Brandes, "Efficient generation of large random networks", PRE 71, 2005.
     """
@@ -272,7 +272,7 @@ def _bernoulli(numel: int, density: float, rng: np.random.Generator) -> Ints:
 
 @lru_cache(maxsize=64)
 def _zipf_cells(rows: int, exponent: float) -> tuple[Floats, Floats]:
-    """Cells of rows alike in probability: edges (c+1,), and log(1 - p) of a row in each (c,).
+    """Return cells of rows alike in probability: edges (c+1,), and log(1 - p) of a row in each.
 
     The first rows stand alone, later ones in cells that grow geometrically, each with the mean
     probability of its rows (Euler-Maclaurin: the integral at half-integers), so that a table of
@@ -294,7 +294,7 @@ def _zipf_cells(rows: int, exponent: float) -> tuple[Floats, Floats]:
 
 @lru_cache(maxsize=64)
 def _zipf_draws(rows: int, exponent: float, density: float) -> float:
-    """T such that the expected density is `density`: bisection over log(T), to its last bit."""
+    """Find T such that the expected density is `density`, by bisection over log(T)."""
     if density == 1.0:
         return np.inf
     edges, log_miss = _zipf_cells(rows, exponent)
@@ -307,7 +307,7 @@ def _zipf_draws(rows: int, exponent: float, density: float) -> float:
 
 @lru_cache(maxsize=512)
 def _zipf_rows(law: Sparsity, merged: float) -> Floats:
-    """Expected rows hit before each edge of the cells after summing `merged` ranks: (c+1,)."""
+    """Return the expected rows hit before each edge of the cells, `merged` ranks summed: (c+1,)."""
     edges, log_miss = _zipf_cells(law.rows, law.exponent)
     draws = _zipf_draws(law.rows, law.exponent, law.density) * merged
     rows = np.concatenate([[0.0], np.cumsum(-np.expm1(draws * log_miss) * np.diff(edges))])
@@ -318,7 +318,7 @@ def _zipf_rows(law: Sparsity, merged: float) -> Floats:
 
 @lru_cache(maxsize=4)
 def _zipf_hits(law: Sparsity) -> Floats:
-    """Probability that one rank hits each row: (rows,)."""
+    """Return the probability that one rank hits each row: (rows,)."""
     edges, log_miss = _zipf_cells(law.rows, law.exponent)
     draws = _zipf_draws(law.rows, law.exponent, law.density)
     hits: Floats = np.repeat(-np.expm1(draws * log_miss), np.diff(edges).astype(np.int64))

@@ -5,7 +5,7 @@ from commsched.units import count, nbytes, seconds
 
 
 def summary(net: Net) -> str:
-    """Say layers, tensors and measured seconds, or modelled work."""
+    """Describe a net's layers, tensors and measured seconds, or modelled work, in one line."""
     layers = net.layers
     text = (
         f"{count(len(layers), 'layer')}, {count(len(net.tensors), 'tensor')} of"

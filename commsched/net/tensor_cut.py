@@ -19,7 +19,7 @@ def sums(layer: Layer, backward: bool) -> bool:
 
 
 def gathers(layer: Layer, backward: bool) -> int:
-    """Count the all-gathers in this direction of a layer between which ranks share tokens."""
+    """Count the all-gathers in this direction of a layer whose ranks share tokens elsewhere."""
     return GATHERS[layer.cut][backward] if layer.cut else 0
 
 

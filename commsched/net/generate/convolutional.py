@@ -211,7 +211,7 @@ def inception_v4() -> Net:
 
 
 def _halved(net: Builder, maps: Maps, name: str, out: int) -> Maps:
-    """A 3 x 3 convolution of stride 2, not padded."""
+    """Add a 3 x 3 convolution of stride 2, not padded."""
     return net.conv(maps, name, out, 3, 2, same=False, norm=f"{name}.bn")
 
 
@@ -238,13 +238,13 @@ def _stem(net: Builder, maps: Maps) -> Maps:
 
 
 def _mixed(net: Builder, maps: Maps, name: str, branches: Sequence[Branch], last: int) -> Maps:
-    """Branches side by side, the last one behind an average over 3 x 3."""
+    """Add branches side by side, the last of them after an average over 3 x 3."""
     every = [*branches, ((last, 1),)]
     return joined(_branch(net, maps, f"{name}.{i}", one) for i, one in enumerate(every))
 
 
 def _mixed_c(net: Builder, maps: Maps, name: str) -> Maps:
-    """Block C: two of its branches end in two convolutions each."""
+    """Add block C, in which two branches end in two convolutions each."""
     ends = [_branch(net, maps, f"{name}.0", ((256, 1),))]
     forks: Sequence[Branch] = (((384, 1),), ((384, 1), (448, (3, 1)), (512, (1, 3))))
     for i, fork in enumerate(forks, start=1):

@@ -115,7 +115,7 @@ def _embedded(
     positions: int,
     note: str,
 ) -> Net:
-    """An embedding and dense layers behind it; seconds are estimated from flops and bytes.
+    """Make a net of an embedding and dense layers; seconds are estimated from flops and bytes.
 
         forward flops of a dense layer = 2 * elements * batch * positions; backward twice that
 

@@ -96,7 +96,7 @@ def with_work(net: Net) -> Net:
 
 
 def shipped_nets() -> Iterator[Net]:
-    """Every shipped net."""
+    """Yield every shipped net."""
     profile = profiled.read(PROFILES)
     note = (
         f"{profile.source}; backward seconds of a layer are the sum of its tensors' gaps, what runs"

@@ -55,7 +55,7 @@ COLUMNS = {"resnet50": "resnet50", "bert-base": "bert_base_squad"}
 
 
 def published(net: str) -> tuple[Published, ...]:
-    """Throughputs of a net; none if no source has them."""
+    """Return the throughputs of a net; none if no source has them."""
     throughputs = []
     for device, row, reference, source, rates in ROWS:
         if net not in rates:

@@ -57,7 +57,7 @@ def gpt(
 
 
 def _block(i: int, hidden: int, heads: int, sequence: int, batch: int) -> list[Layer]:
-    """Layers of one block; shares of its activation sum to s b h (34 + 5 a s / h)."""
+    """Return the layers of one block; shares of its activation sum to s b h (34 + 5 a s / h)."""
     tokens, h = sequence * batch, hidden
     squares = heads * sequence * sequence * batch  # elements of all attention matrices
     score_flops = 4.0 * tokens * sequence * h

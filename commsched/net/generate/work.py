@@ -79,7 +79,7 @@ def recurrent(net: Net) -> Net:
 
 
 def resnet_sizes() -> dict[str, tuple[int, int]]:
-    """Sides of the feature maps of a ResNet on images of 224, stride in the 3 x 3 convolution."""
+    """Return the sides of a ResNet's feature maps: images of 224, strides in 3 x 3 convolutions."""
     sizes = {"conv1": (224, 112), "bn1": (112, 112), "fc": (1, 1)}
     for stage, side in enumerate((56, 28, 14, 7), 1):
         before = 56 if stage == 1 else 2 * side
@@ -91,14 +91,14 @@ def resnet_sizes() -> dict[str, tuple[int, int]]:
 
 
 def vgg_sizes() -> dict[str, tuple[int, int]]:
-    """Sides of the feature maps of VGG-16 on images of 224."""
+    """Return the sides of the feature maps of VGG-16 on images of 224."""
     places = {0: 224, 2: 224, 5: 112, 7: 112, 10: 56, 12: 56, 14: 56}
     places |= {17: 28, 19: 28, 21: 28, 24: 14, 26: 14, 28: 14}
     return {rf"features\.{place}": (side, side) for place, side in places.items()}
 
 
 def _weight(layer: Layer) -> tuple[int, ...]:
-    """Shape of the largest tensor of a layer."""
+    """Return the shape of the largest tensor of a layer."""
     return max((t.shape for t in layer.tensors), key=prod)
 
 
