@@ -1,1 +1,1 @@
-"""Measure a machine with its own ranks, and fit it to exchanges as a training step has them."""
+"""Calibration: ranks measure their machine, which is then fitted to exchanges like a training's."""

@@ -1,4 +1,4 @@
-"""What the exchanges of a plan take, phase by phase: predicted, or reduced from spans."""
+"""The times of a plan's exchanges, phase by phase: predicted, or reduced from spans."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -28,10 +28,10 @@ class CellTimes(NamedTuple):
     # mean s from an exchange's end to the start of its decode on a rank, exponentially distributed
     handover: float = 0.0
     jitter: float = 0.0  # sigma of the logarithm of coding on a rank, over ranks and steps
-    # s of a core that an operation which codes takes: the median of a rank, the mean of the ranks
+    # processor time, s, of a coding operation: the median of a rank, the mean of the ranks
     coding: float = 0.0
-    processor: Floats = NONE  # of a rank's cores that each exchange takes, without coding
-    interrupts: float = 0.0  # cores that interrupts take of a computing rank beside exchanges
+    processor: Floats = NONE  # s of a rank's cores that each exchange takes, without coding
+    interrupts: float = 0.0  # cores that interrupts take from a rank that computes and exchanges
 
     @property
     def whole(self) -> list[float]:
@@ -83,7 +83,7 @@ def times_of(cell: npt.NDArray[np.int64], table: Floats) -> CellTimes:
 
 
 def coding_jitter(coded: Floats) -> float:
-    """Return the sigma of the logarithm of coding on a rank, beside what all ranks share.
+    """Return the sigma of the logarithm of coding on a rank, without the part all ranks share.
 
     coded: (kinds, steps, ranks) s. Each counts by its seconds, because ranks wait for long ones.
     """

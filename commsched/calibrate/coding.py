@@ -32,12 +32,12 @@ Clock = Callable[[Callable[[], None]], float]  # returns the s of some work
 
 LARGE, SMALL = 2**20, 2**13  # elements: a message of a large bucket, and of a small one
 SIDE, RANK = 512, 2  # shape of PowerSGD's product: a bucket as a matrix, times two columns
-# A codec whose `encode_traffic` is larger computes, and hardly waits for memory: its large run is
+# A codec with a larger `encode_traffic` computes, and hardly waits for memory: its large run is
 # shorter by a factor, because a Bloom filter's takes 0.1 s.
 SLOW, SHORTER = 100.0, 4
-LOW = 0.01  # times the seconds per byte to encode at SAMPLED, at least
-WINDOWS = 4  # packets that a codec decodes in turn, and large runs that a list is made from
-TOGETHER = 3  # packets that are combined with another one
+LOW = 0.01  # least seconds per byte, as a share of those to encode at SAMPLED
+WINDOWS = 4  # packets that a codec decodes in turn, and large runs from which a list is made
+TOGETHER = 3  # packets that are combined with a further one
 CALL = 1e-6  # s, the least time of a call; not 0, because the fit multiplies it
 LEAST = 1  # repeats in a pass, at least; the median of PASSES ignores a disturbed one
 PASSES = 3  # over all codecs, apart in time: others may slow a machine for a second
@@ -49,7 +49,7 @@ def measured() -> list[Codec]:
 
 
 def typical(passes: Sequence[Device]) -> Device:
-    """Return the device whose every number is the median of those of some passes."""
+    """Return the device in which every number is the median over some passes."""
     found = passes[0]
     codecs = {name: _median([one.codecs[name] for one in passes]) for name in found.codecs}
     return replace(_median(passes), codecs=codecs)
@@ -265,7 +265,7 @@ def _times(
 
 @lru_cache(maxsize=8)
 def _drawn(seed: int, numel: int, density: float) -> npt.NDArray[np.float32]:
-    """Return values to encode, (numel,), the same for all codecs."""
+    """Return values to encode, (numel,), equal for all codecs."""
     rng = np.random.default_rng(seed)
     values = rng.standard_normal(numel).astype(np.float32)
     values[rng.random(numel) > density] = 0.0
@@ -273,7 +273,7 @@ def _drawn(seed: int, numel: int, density: float) -> npt.NDArray[np.float32]:
 
 
 def _omits_zeros(codec: Codec, numel: int) -> bool:
-    """Tell whether a codec is for sparse runs: they are measured with those."""
+    """Tell whether a codec is for sparse runs, so that it is measured with these."""
     return not codec.fixed and not shortens(codec, numel)
 
 

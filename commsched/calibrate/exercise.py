@@ -1,7 +1,7 @@
-"""Run the calibration workload on the engine, like training steps, and count what it takes.
+"""The calibration workload on the engine, run like training steps, and its measured costs.
 
-Tight loops miss effects of a real run: hand-over between threads, late ranks, coding beside
-exchanges. So one plan is both executed and simulated, and the machine is fitted until both agree.
+Tight loops miss effects of a real run: hand-overs between threads, late ranks, coding during
+exchanges. So one plan is executed and simulated, and the machine is fitted until both agree.
 """
 
 import threading
@@ -30,16 +30,16 @@ from commsched.run.wire.placement import Placement
 from commsched.timeline.model import Span
 
 STEPS = 14  # counted steps, at most
-TRIALS = 2  # runs that tell how long the cells take, and so the pauses of the next one
-SOON = 20e-3  # s until a step, in which all ranks have heard when it begins
+TRIALS = 2  # runs that measure the cells' durations, and so the pauses of the next run
+SOON = 20e-3  # s before a step; by then all ranks know when it begins
 CHUNK = 1e-3  # s of work between two looks at the clock
 
 
 class Costs(Recorder):
-    """Counts the processor time of coding, of what else exchanges' threads do, and of interrupts.
+    """Counts the processor time of coding, of the exchanges' threads otherwise, and of interrupts.
 
-    If the ranks do not compute, coding spans last as if all ranks of the node coded at once: work
-    shorter than a time slice of the scheduler has a core of its own while other ranks wait.
+    If ranks do not compute, coding spans last as if all ranks of the node coded at once: work that
+    is shorter than a scheduler's time slice has a whole core while other ranks wait.
     """
 
     def __init__(self, rank: int, plan: Plan) -> None:
@@ -74,7 +74,7 @@ class Costs(Recorder):
 
     @property
     def interrupts(self) -> float:
-        """Return the cores that a rank's threads have without an exchange, not beside one."""
+        """Return the cores that a rank's threads lose while an exchange runs."""
         (alone, worked_alone), (beside, worked_beside) = self._worked
         if not (alone and beside):
             return 0.0
@@ -88,9 +88,9 @@ class Costs(Recorder):
 
 
 class TimedCore(Core):
-    """Keeps a core busy until times that are the same on all ranks, whatever disturbs a rank.
+    """Keeps a core busy until times that are equal on all ranks, even if a rank is disturbed.
 
-    By work alone the ranks would drift apart, and the exchanges of a step run into each other.
+    With a fixed amount of work, ranks would drift apart, and exchanges of a step would overlap.
     """
 
     def __init__(self, ranks_per_core: float) -> None:
@@ -113,7 +113,7 @@ def measure(
 ) -> list[CellTimes]:
     """Run plans of the same cells on all ranks for about `seconds`; return times on every rank.
 
-    What the cells take in a trial is what the pauses between them follow, not what is planned.
+    The pauses between cells follow the cells' durations in a trial, not the planned ones.
     """
     worker = Emulated(plans[0], comm.rank, place.device.module)
     share, found = seconds / len(plans), []
@@ -217,9 +217,9 @@ def _reduced(comm: MPI.Intracomm, plan: Plan, table: Floats) -> CellTimes:
 
 
 def mean_handover(longest: Floats, ranks: int) -> float:
-    """Return the mean of exponentially distributed hand-overs, in s.
+    """Return the mean m of exponentially distributed hand-overs, in s.
 
-    longest: (n,) s, the longest of all ranks each time; its median counts, so that a time of other
-    work does not. Of p ranks it is m with (1 - exp(-median / m)) ** p = 1 / 2.
+    longest: (n,) s, the longest hand-over of all p ranks each time; the median counts, to ignore
+    disturbances. m solves (1 - exp(-median / m)) ** p = 1 / 2.
     """
     return max(float(np.median(longest) / -np.log1p(-(0.5 ** (1 / ranks)))), 0.0)

@@ -34,9 +34,9 @@ FACTORS = {
     "gather call": 3.0,
     "scale call": 3.0,
 }
-# Those adjusted to times beside computing, after the others.
+# Quantities adjusted to times with computing ranks, after the others.
 COMPUTING = {"wakeup": 3.0, "interpreter": 3.0}
-STARTS = (2.0,)  # logarithms from which these are searched, too: the first guess is far too short
+STARTS = (2.0,)  # further starts, as logarithms, for these: the first guess is far too short
 
 
 def fit(
@@ -48,9 +48,9 @@ def fit(
 ) -> Machine:
     """Adjust the plan's machine to the measured times of the cells in `fitted`, (cells,).
 
-    If the plan's net computes on the cores, only what computing changes is adjusted: first as if
-    each rank had cores of its own, which is far faster to simulate. costs: are fitted with it;
-    how long exchanges wait to be woken and what they take of a core explain each other.
+    If the plan's net computes on the cores, only quantities that computing changes are adjusted:
+    first as if each rank had its own cores, which is far faster to simulate. costs: fitted together
+    with the machine, since wake-up delays and processor time of exchanges depend on each other.
     """
 
     def with_costs(machine: Machine) -> tuple[Machine, Floats]:

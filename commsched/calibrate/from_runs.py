@@ -18,8 +18,8 @@ from commsched.timeline.measure import iteration_seconds, settled
 from commsched.timeline.model import Timeline
 from commsched.units import count
 
-STEPS = 11  # a predicted iteration is their median
-TOLD = 0.02  # change of a number that is told
+STEPS = 11  # simulated steps; a predicted iteration is their median
+TOLD = 0.02  # smallest change of a number that is reported
 PART = 3  # every third launch is held out of the fit
 OFF = float(np.log(3.0))  # the expected error of each factor's logarithm, at least
 DOUBTS = {name: max(OFF, doubt) for name, doubt in (FACTORS | COMPUTING).items()} | {
@@ -31,15 +31,15 @@ DOUBTS = {name: max(OFF, doubt) for name, doubt in (FACTORS | COMPUTING).items()
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """A plan, and what the phases of its launches took."""
+    """A plan and the measured times of its launches' phases."""
 
-    plan: Plan  # of the launches that were in use last, as if from the first step
+    plan: Plan  # has only the launches that were used last, as if from the first step
     step: float  # s of a measured iteration, median
     measured: CellTimes
-    phases: Ints  # those that were measured on all ranks, of the plan's
+    phases: Ints  # numbers of the plan's phases that were measured on all ranks
 
     def predicted(self, machine: Machine) -> CellTimes:
-        """Predict the same phases on a machine, without what is drawn."""
+        """Predict the measured phases on a machine, without random parts."""
         even = replace(machine, jitter=0.0, stalls=(), coding_jitter=0.0, handover=0.0)
         return _some(simulated(replace(self.plan, machine=even)), self.phases)
 
@@ -95,7 +95,7 @@ def _run(name: str, timeline: Timeline, plan: Plan) -> MeasuredRun:
 
 
 def _in_use(plan: Plan, step: int) -> tuple[Plan, int]:
-    """Return a plan with the launches of a step only, and the step since when they are in use."""
+    """Return a plan with only the launches used in a step, and the first step that uses them."""
     begins: dict[str, int] = {}
     for launch in plan.launches:
         if launch.since <= step:
@@ -116,7 +116,7 @@ def _some(times: CellTimes, phases: Ints) -> CellTimes:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A machine after a fit, and what the fit was."""
+    """A machine after a fit, and the changes that the fit made."""
 
     machine: Machine
     moved: Mapping[str, float]  # factors by which numbers of the machine were multiplied

@@ -1,4 +1,4 @@
-"""Measure link classes by rings: inside nodes, between nodes, shared ports, slow nodes."""
+"""The measurement of links by rings: inside nodes, between nodes, shared ports, slow nodes."""
 
 import time
 from dataclasses import dataclass, field, replace
@@ -13,13 +13,13 @@ from commsched.run.job.clock import now
 
 SIZES = (256, 4096, 32768, 131072, 524288, 2 * 2**20)  # B per message
 LEAST = 4  # sizes that are measured even on slow links
-REPEATS = 4  # of a measurement, at least
+REPEATS = 4  # least repeats of a measurement
 TURNS, MOST = 2, 4  # measurements of all sizes, at least and at most
 PAIR = 131072  # B of the message that detects a slow node
-SLOW = 1.15  # a node is slow when its pairs take this many times the median
-SHARED = 1.2  # lanes share a port if together they take this many times the time of one
+SLOW = 1.15  # a node is slow if its pairs take this multiple of the median time
+SHARED = 1.2  # lanes share a port if all together take this multiple of the time of one
 MESSAGES = 32  # that are sent at once to measure the overhead of one
-ARRIVED = 5e-3  # s after which messages that were sent have come
+ARRIVED = 5e-3  # s after which sent messages have arrived
 LUMP = 2e-3  # s of bytes, more than a burst
 TELLING = 1e-4  # s, a shorter burst may be noise
 TURN = 65536.0  # B that Linux passes to a port at once for one TCP connection (GSO_MAX_SIZE)
@@ -65,10 +65,10 @@ def measure(comm: MPI.Intracomm, group: Group, arena: Arena, budget: float) -> L
 
 
 def without_burst(link: Link, burst: float, hops: int) -> Link:
-    """Return a link whose curve is that of ports which have not rested.
+    """Return a link with the curve of ports that have not rested.
 
-    Each measured exchange of `hops` messages of n bytes began after a rest, in which its ports had
-    saved `burst` s: it took them hops w - burst, and nothing if these messages fit into the burst.
+    Each measured exchange of `hops` messages of n bytes began after a rest, in which the ports had
+    saved `burst` s: the messages took hops w - burst, or nothing if they fitted into the burst.
     """
 
     def unrested(nbytes: float, seconds: float) -> float:

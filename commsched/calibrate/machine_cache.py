@@ -1,4 +1,4 @@
-"""The machine that the same ranks measured last time, kept in the user's cache."""
+"""The cache of the machine that the same ranks measured last time, in the user's cache folder."""
 
 import hashlib
 import os
@@ -17,11 +17,11 @@ from commsched.run.job import agree
 
 
 def kept_machine(comm: MPI.Intracomm, measure: Callable[[], Machine]) -> Machine:
-    """Return the machine of the last time, else what `measure` finds on all ranks, and keep it.
+    """Return the cached machine, or else measure it on all ranks and cache it.
 
-    It is of the same hosts in the order of the ranks, the same MPI and the same commsched. Files
-    lie in `commsched/machines` of XDG_CACHE_HOME, or of ~/.cache, on rank 0's host. One that
-    cannot be read counts as none; a folder that cannot be written keeps none.
+    A cached machine has the same hosts in the order of the ranks, the same MPI and the same
+    commsched. Files lie in `commsched/machines` of XDG_CACHE_HOME, or of ~/.cache, on rank 0's
+    host. An unreadable file is ignored; in a read-only folder nothing is cached.
     """
     facts = agree.gather_text(f"{socket.gethostname()} {MPI.Get_library_version()}", comm)
     name = hashlib.sha256("\n".join([commsched.__version__, *facts]).encode()).hexdigest()[:16]

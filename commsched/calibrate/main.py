@@ -90,7 +90,7 @@ def calibrate(
 
 
 def _measured_at_the_end(comm: MPI.Intracomm, machine: Machine, seconds: float) -> dict[str, float]:
-    """Return what is measured besides, with the change of the memory's speed since the begin."""
+    """Return further measured numbers, with the change of the memory's speed since the start."""
     measured = dict(machine.measured)
     if machine.shared_memory:
         again = shared_memory(comm, seconds * MEMORY)

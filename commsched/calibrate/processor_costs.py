@@ -1,4 +1,4 @@
-"""What exchanges take of a rank's cores besides coding, fitted to measured processor time."""
+"""The processor time of exchanges besides coding, fitted to measured processor time."""
 
 from dataclasses import replace
 
@@ -19,29 +19,30 @@ from commsched.simulate.breakdown import coding_seconds, makeups, waiting_second
 from commsched.simulate.engine import simulate
 from commsched.simulate.exchange_costs import port_seconds
 
-# s of a core per exchange and per message, and the share of a core while an exchange waits: where
-# the search begins, and the expected error of each one's logarithm.
+# s of a core per exchange and per message, and the share of a core while an exchange waits: the
+# start of the search, and the expected error of each logarithm.
 START, DOUBT = np.array([3e-4, 3e-5, 0.2]), np.full(3, 5.0)
-ROUNDS = 60  # of a search whose errors are computed at once
+ROUNDS = 60  # rounds of the search, whose errors are fast to compute
 
 
 class ProcessorCosts:
-    """What the exchanges of calibration take of a rank's cores.
+    """The processor time that a calibration's exchanges take of a rank's cores.
 
     An exchange takes
 
         dispatch + message * messages + busy * seconds of waiting + its own coding and hand-overs
 
-    and `cold` more on a rank that computes: by so much coding takes longer there. Its messages take
-    no more than the rank's part of the cores while it lasts. It waits for messages as long as if no
-    rank computed, and for wake-ups if ranks compute; waiting for a core to code on takes nothing.
+    and `cold` more on a rank that computes, where coding takes longer by as much. The messages of
+    an exchange take at most the rank's part of the cores while it lasts. An exchange waits for
+    messages as long as if no rank computed, and for wake-ups if ranks compute; the wait for a core
+    to code on takes no processor time.
     """
 
     def __init__(self, plan: Plan, measured: CellTimes, idle: CellTimes) -> None:
-        """Note the times of the plan's cells; idle: those measured while no rank computed.
+        """Note the times of the plan's cells; idle: the times measured while no rank computed.
 
-        Costs are those of the plan: if its ranks compute, what an idle core gives to a thread that
-        waits does not count.
+        Costs are for the plan: if its ranks compute, polling on an otherwise idle core does not
+        count.
         """
         machine, (cell, kinds) = plan.machine, kinds_of(plan)
         phases = [resolved(one) for number in np.unique(cell) for one in phases_of(plan, number)]
@@ -65,7 +66,7 @@ class ProcessorCosts:
     def fitted(self, machine: Machine) -> tuple[Machine, Floats]:
         """Return the machine with `cold`, `dispatch`, `message`, and links' `busy`.
 
-        And the errors of logarithms that are left: of the plan's exchanges.
+        Also return the remaining errors of logarithms of the plan's exchanges.
         """
         lasts = self._lasts(machine)
         waiting = waiting_seconds(lasts, self._coded, machine)
@@ -89,7 +90,7 @@ class ProcessorCosts:
         return machine, errors(logs)
 
     def _lasts(self, machine: Machine) -> Floats:
-        """Return for how long the exchanges last beside what their ranks compute: (phases,) s."""
+        """Return how long the exchanges last while their ranks compute: (phases,) s."""
         late = np.zeros(len(self._alone))
         for number, phase in enumerate(self._woken):
             what = phase.schedule, phase.payload, machine, machine.everyone
@@ -100,7 +101,7 @@ class ProcessorCosts:
 def interrupts_of_full_port(plan: Plan, measured: CellTimes) -> float:
     """Return the cores that interrupts take of a rank while its port is full, at most 1.
 
-    Beside the plan's exchanges ports were full for a part of the time only.
+    The plan's exchanges filled the ports only for a part of the time.
     """
     machine, kinds = plan.machine, kinds_of(plan)[1]
     ranks = np.array(machine.everyone.ranks)

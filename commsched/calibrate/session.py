@@ -58,7 +58,7 @@ def _report(machine: Machine, output: Path, warnings: Sequence[str]) -> list[str
 
 
 def warnings_of(machine: Machine) -> list[str]:
-    """Return why its predictions may be far off, in sentences."""
+    """Return sentences on why predictions on a machine may be far off."""
     alone = "1 rank exchanges nothing; use 'mpiexec -n P' to measure links"
     again = (
         f"this calibration is poor: `commsched validate` asks for a median error of at most"

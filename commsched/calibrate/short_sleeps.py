@@ -1,4 +1,4 @@
-"""Measure exchanges whose threads have hardly slept: behind each other, and soon after another."""
+"""The measurement of exchanges whose threads hardly sleep: back to back, and soon after another."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -22,11 +22,11 @@ from commsched.simulate.engine import simulate
 
 BUCKETS = 16  # of SMALL bytes, all at once or SOON after each other
 STEPS = 12  # counted ones
-MOST, HALVINGS = 1.0, 16  # s, the slowest cooling that is looked for, and in how many steps
+MOST, HALVINGS = 1.0, 16  # s, the slowest cooling in the search, and the steps of the search
 
 
 class Short(NamedTuple):
-    """What an exchange takes whose threads have hardly slept."""
+    """The times of an exchange whose threads have hardly slept."""
 
     seconds: float
     handover: float  # s, the mean until its result is decoded
@@ -53,10 +53,10 @@ def make_plan(machine: Machine, apart: float = 0.0) -> Plan:
 def measure(
     comm: MPI.Intracomm, machine: Machine, timeout: float, place: Placement, apart: float = 0.0
 ) -> Short:
-    """Run the plan; return what an exchange takes, the median.
+    """Run the plan; return the median times of an exchange.
 
-    Its seconds count from the end of the exchange before, or from the start of its own encoding,
-    on all ranks.
+    The seconds of an exchange count from the end of the one before, or from the start of its own
+    encoding, on all ranks.
     """
     plan, recorder = make_plan(machine, apart), Recorder(comm.rank)
     rows = {name: row for row, name in enumerate(_names(plan))}
@@ -72,7 +72,7 @@ def measure(
 
 
 def added(machine: Machine, behind: Short, soon: Short, handover: float) -> Machine:
-    """Add what threads take that have hardly slept; `handover` [s]: after a long sleep."""
+    """Add the costs of threads that have hardly slept; `handover` [s]: after a long sleep."""
     machine = replace(machine, awake=awake(machine, behind.seconds))
     machine = replace(machine, cooling=cooling(machine, soon.seconds))
     share = soon.handover / handover if handover else 1.0
@@ -80,10 +80,10 @@ def added(machine: Machine, behind: Short, soon: Short, handover: float) -> Mach
 
 
 def awake(machine: Machine, behind: float) -> float:
-    """Return the share of the start-up that an exchange takes right behind another one.
+    """Return the share of the start-up that an exchange takes right after another one.
 
-    The share at which the simulated exchanges of the plan end `behind` s after each other, as
-    measured; what their threads take of the cores is in that time.
+    With this share, simulated exchanges of the plan end `behind` s after each other, as measured;
+    the processor time of their threads is included.
     """
     machine = replace(machine, cores=0.0)
     least, most = (simulated(replace(machine, awake=share)) for share in (0.0, 1.0))
@@ -93,7 +93,7 @@ def awake(machine: Machine, behind: float) -> float:
 def cooling(machine: Machine, soon: float) -> float:
     """Return the `cooling` at which simulated exchanges that are SOON apart take `soon` s.
 
-    0 if they take longer whatever it is.
+    0 if they take longer with any `cooling`.
     """
     machine = replace(machine, cores=0.0, stalls=(), coding_jitter=0.0)
     least, most = np.log(1e-3 * SOON), np.log(MOST)
@@ -107,7 +107,7 @@ def cooling(machine: Machine, soon: float) -> float:
 
 
 def simulated(machine: Machine, apart: float = 0.0) -> float:
-    """Simulate what `measure` returns, in the mean."""
+    """Simulate the exchanges of `measure`; return their mean s."""
     plan = make_plan(machine, apart)
     placed = {one.op.name: one for one in simulate(plan, 1).placed if one.step == 0}
     each = [placed[name] for name in _names(plan)[: 2 * BUCKETS]]

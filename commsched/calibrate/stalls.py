@@ -1,4 +1,4 @@
-"""Measure how the time of equal work is distributed over many repeats, for the law of stalls."""
+"""The measured distribution of the time of equal work over many repeats, for the law of stalls."""
 
 import numpy as np
 from mpi4py import MPI
@@ -10,15 +10,15 @@ from commsched.run.job.clock import now
 from commsched.units import significant
 
 PIECE = 2e-3  # s of work
-FEWEST = 100  # repeats that tell of a distribution
+FEWEST = 100  # repeats that show a distribution
 IN_CACHE = 2**14  # elements
 
 
 def measure(comm: MPI.Intracomm, machine: Machine, budget: float) -> tuple[Stalls, ...]:
     """Return the laws of stalls, on rank 0; (), if the budget in s is too short for a law.
 
-    All ranks work at once, so that stalls of a whole node are seen; on nodes with fewer cores than
-    ranks one after another, because ranks that share a core are no stall of the machine.
+    All ranks work at once, so that stalls of a whole node are seen. On nodes with fewer cores than
+    ranks they work one after another, because sharing a core is no stall of the machine.
     """
     crowded = 0 < machine.cores < max(machine.ranks_of_node)
     turns = comm.size if crowded else 1

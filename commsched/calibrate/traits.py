@@ -1,4 +1,4 @@
-"""Measure jitter, sharing of cores, overlap of exchanges with compute, and incast."""
+"""The measurement of jitter, sharing of cores, overlap of exchanges with compute, and incast."""
 
 import threading
 import time

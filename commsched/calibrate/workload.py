@@ -1,4 +1,4 @@
-"""The calibration workload: exchanges of many kinds as one plan, and how they are chosen."""
+"""The calibration workload: the choice of exchanges of many kinds, and the plan of all of them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -79,8 +79,8 @@ def tell_bytes(machine: Machine, cells: Sequence[WorkloadCell]) -> bool:
 def _fitting(machine: Machine, seconds: float, steps: int) -> list[WorkloadCell]:
     """Return the largest cells whose repeats fit into the time.
 
-    Where start-ups alone exceed it, as on a GPU that ranks share, small cells would save little:
-    then bytes may take as long again.
+    If start-ups alone exceed the time, as on a GPU that ranks share, small cells would save little;
+    then the bytes of all cells may take as much time again.
     """
 
     def step(cells: Sequence[WorkloadCell]) -> float:
@@ -126,7 +126,7 @@ def held_out(cells: Sequence[WorkloadCell]) -> npt.NDArray[np.bool_]:
 
 
 def make_plan(machine: Machine, cells: Sequence[WorkloadCell]) -> Plan:
-    """Plan one layer and one launch per cell, and a layer behind them that lasts as the last cell.
+    """Plan one layer and one launch per cell, and a last layer that lasts as long as the last cell.
 
     The backward pass starts with the first cell.
     """

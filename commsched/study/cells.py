@@ -29,9 +29,9 @@ from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
 from commsched.quantities import DENSITY, PORT, POSITIVE
 
-SAME = "-"  # as the machine or the net has it, or nothing
+SAME = "-"  # the value of the machine or the net, or nothing
 ALIASES = {"between": "bandwidth"}
-NEAR = 24  # machines, nets and their prices that a process keeps
+NEAR = 24  # machines, and nets with their prices, that a process caches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class Cell:
 
     @cached_property
     def content(self) -> tuple[str, str]:
-        """Tell the content of the files, which may change before the next study."""
+        """Return the content of the files, which may change before the next study."""
         return _content("nets", self.net), _content("machines", self.machine)
 
     @property
@@ -71,18 +71,18 @@ class Cell:
 
     @property
     def load(self) -> tuple[str, ...]:
-        """What tells the net, the methods and the strategy on a machine."""
+        """Return the words that decide the net, the methods and the strategy on a machine."""
         axes = ("net", "scale", "density", "compute", "strategy", "allow", "method")
         return *(getattr(self, axis) for axis in axes), self.content[0]
 
     @property
     def place(self) -> tuple[str, str, str, str, str, str]:
-        """What tells the cell's machine: cells of one machine share prices."""
+        """Return the words that decide the cell's machine: cells of one machine share prices."""
         axes = self.machine, self.set, self.nodes, self.ranks, self.bandwidth
         return *axes, self.content[1]
 
     def request(self) -> Request:
-        """Return what is planned; an error says in one sentence why the cell has no plan."""
+        """Return the cell's request; an error says in one sentence why the cell has no plan."""
         machine = machine_of(*self.place)
         compute = "" if self.compute == SAME else self.compute
         scale = POSITIVE.read(self.scale, "scale")
@@ -145,7 +145,7 @@ def product_of(given: Mapping[str, Any], where: str) -> list[Cell]:
 
 
 def names(cells: Sequence[Cell]) -> dict[tuple[str, str], str]:
-    """Return how a table names nets and machines, by kind and word: without folders if it can."""
+    """Return a table's names of nets and machines, by kind and word: without folders if unique."""
     found: dict[tuple[str, str], str] = {}
     for kind in ("net", "machine"):
         words = dict.fromkeys(getattr(cell, kind) for cell in cells)
@@ -162,7 +162,7 @@ def short_name(word: str) -> str:
 
 
 def _words(value: Any, where: str) -> list[str]:
-    """Return the values of an axis, each once; a list in the list is one value of many parts."""
+    """Return the values of an axis, each once; an inner list is one value of many parts."""
     several = value if isinstance(value, list | tuple) else [value]
     found = []
     for each in several:

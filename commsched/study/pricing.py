@@ -64,13 +64,13 @@ COLUMNS = (
 OK, FAILED = "ok", "failed"
 PRICED, SIMULATED = "priced", "simulated"
 SAMPLE = 720_720  # elements, which nearly every number of ranks divides
-REACH = 2**30  # elements of the curve that all nets on a machine share; larger nets have their own
+REACH = 2**30  # elements of the curve shared by all nets on a machine; larger nets have their own
 
 Row = dict[str, Any]
 
 
 class _Priced(NamedTuple):
-    """What the planner's clocks say of a plan."""
+    """The numbers of a plan by the planner's clocks."""
 
     plan: Plan
     step: float  # s
@@ -79,7 +79,7 @@ class _Priced(NamedTuple):
 
 
 class _Known:
-    """What is known of a machine's prices, for all nets that compute on its cores, or do not."""
+    """The known prices of a machine, for all nets that compute on its cores, or for all others."""
 
     def __init__(self) -> None:
         self.library = PriceTables()
@@ -88,7 +88,7 @@ class _Known:
         self.sent: dict[tuple[BucketSpec | int, str], float] = {}
 
     def problem(self, cell: Cell, request: Request, library: bool) -> Problem:
-        """Return a cell's problem; `library`: only the library sums, on one curve for all nets."""
+        """Return a cell's problem; `library`: only library sums, on one curve for all nets."""
         key = cell.load, library
         if key not in self.problems:
             own = PriceTables()
@@ -103,7 +103,7 @@ class _Known:
         return self.problems[key]
 
     def bytes_sent(self, problem: Problem, candidate: Candidate) -> float:
-        """Bytes that a rank sends in a step, the mean over the ranks."""
+        """Return the bytes that a rank sends in a step, the mean over the ranks."""
         methods, net = problem.prices.methods, problem.request.net
         total = 0.0
         for made, number in candidate.choices:
@@ -120,12 +120,12 @@ class _Known:
         return total
 
     def _by_library(self, machine: Machine, numel: int) -> float:
-        """Bytes that a rank sends in a sum by the machine's library."""
+        """Return the bytes that a rank sends in a sum by the machine's library."""
         taken = algorithm_of(machine, machine.everyone, 4.0 * numel)
         return self._share(machine, machine.everyone, taken) * numel
 
     def _share(self, machine: Machine, group: Group, taken: Algorithm) -> float:
-        """Bytes that a rank sends by a library's algorithm for each element, at any size."""
+        """Return the B per element that a rank sends by a library's algorithm, at any size."""
         key = SAMPLE, taken.collective
         if key not in self.sent:
             self.sent[key] = _share_of(machine, group, taken)
@@ -136,7 +136,7 @@ _SHARES: dict[tuple[Group, str, PipelinedTrees | None], float] = {}  # no link's
 
 
 def _share_of(machine: Machine, group: Group, taken: Algorithm) -> float:
-    """Bytes that a rank of a group sends by an algorithm for each element, on any machine."""
+    """Return the B per element that a rank of a group sends by an algorithm, on any machine."""
     key = group, taken.collective, taken.pipeline
     if key not in _SHARES:
         spec = BucketSpec.uniform(SAMPLE)
@@ -176,13 +176,13 @@ def row(cell: Cell) -> Row:
 
 
 def prepare(cells: Iterable[Cell]) -> None:
-    """Price the sums of libraries on the machines of some cells side by side: rows need them."""
+    """Price the library sums that the rows of some cells need, on all their machines at once."""
     seen: set[tuple[str, ...]] = set()
     wanted: list[tuple[Prices, int]] = []
     for cell in cells:
         if cell.place in seen or cell.planner not in OF_LIBRARY:
             continue
-        with suppress(CommschedError):  # which the cell's row says
+        with suppress(CommschedError):  # the cell's row states the error
             request = checked(cell.request(), cell.planner)
             known = _known_of(cell.place, request.net.occupies_cores)
             if _planned_here(cell, request) and LIBRARY not in request.without:
@@ -232,7 +232,7 @@ def _numbers(cell: Cell, request: Request) -> Row:
 
 
 def _priced(cell: Cell, request: Request, known: _Known) -> _Priced | None:
-    """Price the plan of another system's planner, without reasons; None if others make it."""
+    """Price the plan of another system's planner, without reasons; None for other plans."""
     if not _planned_here(cell, request):
         return None
     library = cell.planner in OF_LIBRARY and LIBRARY not in request.without
@@ -249,7 +249,7 @@ def _planned_here(cell: Cell, request: Request) -> bool:
 
 
 def _bound(cell: Cell, request: Request, known: _Known) -> float:
-    """The bound by ports, of plans that sum all gradients in every step; 0 for others."""
+    """Return the bound by ports for plans that sum all gradients in every step; 0 for others."""
     if request.strategy != "sync" or not request.net.tensors:
         return 0.0
     if cell.load not in known.bounds:

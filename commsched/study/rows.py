@@ -1,4 +1,4 @@
-"""The file of a study: a CSV table to which rows are appended as they come."""
+"""The file of a study: a CSV table to which each finished row is appended."""
 
 import csv
 import io
@@ -25,13 +25,13 @@ NUMBERS = frozenset(name for name in COLUMNS if "_seconds" in name or "_bytes" i
 
 
 class RowFile:
-    """The rows of a study in a file; `there` are those that it already had."""
+    """The rows of a study in a file; `there`: the rows that the file already had."""
 
     def __init__(self, path: Path, file: IO[bytes], there: list[Row]) -> None:
         self.path, self._file, self.there = path, file, there
 
     def add(self, row: Row) -> Row:
-        """Append a row, which is in the file when this returns it as the file gives it back."""
+        """Append a row to the file; return the row as it would be read from the file."""
         cells = [str(row[name]) for name in COLUMNS]
         found = _row(cells, str(self.path))
         self._file.write(_line(cells))
@@ -40,7 +40,7 @@ class RowFile:
 
 @contextmanager
 def appending(path: Path) -> Iterator[RowFile]:
-    """Open a study's file to go on with it, alone; what an interrupt has torn off is dropped."""
+    """Open a study's file, locked, to continue the study; drop a row torn by an interrupt."""
     with locked(path, str(path)):
         there = _whole(path)
         with files.open_to_append(path) as file:
@@ -50,7 +50,7 @@ def appending(path: Path) -> Iterator[RowFile]:
 
 
 def read(path: str | Path) -> list[Row]:
-    """Read the table of a study; numbers are None where there are none."""
+    """Read the table of a study; missing numbers are None."""
     if Path(path).suffix.lower() == PARQUET:
         return _read_parquet(path)
     return _parsed(files.read_text(path), path)
@@ -99,7 +99,7 @@ def _whole(path: Path) -> list[Row] | None:
     text = files.read_text(path)
     whole = text[: text.rfind("\n") + 1]
     torn = not whole and _line(COLUMNS).decode().startswith(text)
-    rows = None if torn else _parsed(whole, path)  # which refuses what is no table
+    rows = None if torn else _parsed(whole, path)  # refuses a file that is no table
     if whole != text:
         os.truncate(path, len(whole.encode()))
     return rows
@@ -135,7 +135,7 @@ def write_parquet(path: Path, rows: Iterable[Row]) -> None:
 
 
 def _read_parquet(path: str | Path) -> list[Row]:
-    """Read what `write_parquet` has written."""
+    """Read a file of `write_parquet`."""
     content = files.read_bytes(path)
     check_parquet()
     import pyarrow

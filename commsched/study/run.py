@@ -1,4 +1,4 @@
-"""Plan the cells of a study, and write their rows as they come."""
+"""The run of a study: cells are planned, and each finished row is written at once."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,10 +27,10 @@ TOGETHER = 16  # priced cells, of one machine or of several, that a process plan
 
 
 class Done(NamedTuple):
-    """What a study has made."""
+    """The result of a study."""
 
     rows: list[Row]  # of the cells, in their order
-    there: int  # rows that the file had
+    there: int  # rows that the file had before
     seconds: float
     workers: int
 
@@ -45,7 +45,7 @@ class Done(NamedTuple):
         return sum(one["status"] == FAILED for one in self.rows)
 
     def sentence(self) -> str:
-        """Sum up."""
+        """Sum up the study in one sentence."""
         rate = f", {self.made / self.seconds / self.workers:.3g} per second and process"
         return (
             f"{len(self.rows)} rows: {self.there} were there, {self.made} made"
@@ -57,9 +57,9 @@ class Done(NamedTuple):
 def run(
     cells: Sequence[Cell], path: Path, executor: Executor | None = None, workers: int = 1
 ) -> Done:
-    """Make the rows that a file lacks, by an executor or here; Ctrl-C keeps those that are made.
+    """Make the rows that a file lacks, by an executor or here; Ctrl-C keeps all finished rows.
 
-    A Parquet file is made of the CSV file beside it, which takes the rows as they come.
+    Rows for a Parquet file are first appended to a CSV file in the same folder.
     """
     if path.suffix.lower() == PARQUET:
         check_parquet()
@@ -119,7 +119,7 @@ def planned(cells: Sequence[Cell]) -> list[Row]:
 def _rows(
     cells: Sequence[Cell], executor: Executor | None, check: Callable[[], None]
 ) -> Iterator[Row]:
-    """Yield rows as they come; cells of one machine, and of these of one net, follow each other."""
+    """Yield each finished row; cells are ordered by machine, and then by net."""
     near = sorted(cells, key=lambda cell: (cell.place, _takes_long(cell), cell.load))
     if executor is None:
         places = [list(group) for _, group in groupby(near, lambda cell: cell.place)]
@@ -138,7 +138,7 @@ def _rows(
 
 
 def _tasks(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
-    """Cut cells into tasks: those that are searched or simulated alone, others in short rows."""
+    """Cut cells into tasks: one per cell that is searched or simulated, short lists of others."""
     few: list[Cell] = []  # of some machines
     for (_, long), group in groupby(cells, lambda c: (c.place, _takes_long(c))):
         some, size = list(group), 1 if long else TOGETHER
@@ -159,7 +159,7 @@ def _takes_long(cell: Cell) -> bool:
 
 @contextmanager
 def _interrupts() -> Iterator[Callable[[], None]]:
-    """Yield a function that raises Ctrl-C again, which a search takes as its own end."""
+    """Yield a function that raises a Ctrl-C again if a search took it as the search's end."""
     came = False
 
     def interrupt() -> None:

@@ -1,4 +1,4 @@
-"""Who plans the cells of a study: this process, others beside it, or the ranks of mpiexec."""
+"""The workers that plan a study's cells: this process, child processes, or ranks of mpiexec."""
 
 import multiprocessing
 import os
@@ -39,11 +39,11 @@ def processes(jobs: int) -> Iterator[Executor]:
 
 
 def _begin(parent: int) -> None:
-    """End with the parent; leave its interrupts to it."""
+    """Make this process end with its parent; ignore interrupts, which the parent handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signalled_with_parent(signal.SIGKILL)()
-    if os.getppid() != parent:  # it ended before; in a container 1 may be its number
+    if os.getppid() != parent:  # the parent has ended; in a container it may have number 1
         os._exit(1)
 
 
@@ -54,7 +54,7 @@ def of_ranks() -> bool:
 
 @contextmanager
 def ranks() -> Iterator[tuple[Executor | None, int]]:
-    """Let the other ranks of mpiexec plan, and count them; they get None when all is done."""
+    """Yield an executor on the other ranks of mpiexec, and their number; None on those ranks."""
     from mpi4py import MPI
     from mpi4py.futures import MPICommExecutor
 
