@@ -132,7 +132,7 @@ class AdaQP(Delivering):
         return np.empty(self._size(values), np.uint8)
 
     def rate(self, device: Device) -> CodecRate:
-        """Those of `quant`; blocks are also read for their spread, and gathered by width."""
+        """Return the rates of `quant`, plus reading blocks' spreads and sorting by width."""
         for name in (self.name, self.standard):
             if name in device.codecs:
                 return device.codecs[name]

@@ -64,7 +64,7 @@ class Block(Codec):
         put(tail, out[len(out) - len(tail) :], ADD)
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
-        """Exact for independent elements; of more than SAMPLES blocks, every k-th counts."""
+        """Return the bytes, exact for independent elements; beyond SAMPLES, of every k-th block."""
         start, stop, merged = np.broadcast_arrays(start, stop, merged)
         whole, tail = (stop - start) // BLOCK, (stop - start) % BLOCK
         most = min(max(2**16 // max(len(start), 1), 16), SAMPLES)

@@ -25,7 +25,7 @@ MOST_BITS = 2**40  # of a filter in a valid packet
 
 
 def filter_bits(count: float, rate: float) -> float:
-    """Bits of a filter for `count` indices with a rate of false positives.
+    """Return the bits of a filter for `count` indices with a rate of false positives.
 
     -r ln(rate) / (ln 2)^2: 14.4 bits per index at 1e-3. Source: Bloom, CACM 13(7), 1970.
     """

@@ -37,7 +37,7 @@ class Elias(Indexed):
         return open_list(packet, numel)
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
-        """Return the bytes at the expected count; they curve little over the spread of counts."""
+        """Return the bytes at the expected count, as bytes are nearly linear in the count."""
         numel = np.asarray(np.asarray(stop) - start, np.float64)
         return list_bytes(numel, spec.nonzeros(start, stop, merged))
 

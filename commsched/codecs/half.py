@@ -15,7 +15,7 @@ from commsched.net.bucket import BucketSpec
 class Half(Delivering):
     """One 16-bit word per value; a partial sum is rounded once per hop.
 
-    What is beyond 65,504, a value or a sum, is sent as that by fp16, which `skip_overflow` of
+    fp16 sends values and sums beyond 65,504 as 65,504, which `skip_overflow` of
     `commsched.torch.attach` counts as an overflow; bf16 reaches as far as float32.
     """
 

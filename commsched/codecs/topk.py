@@ -65,7 +65,7 @@ class TopK(Selection):
         return self.written(self._near(values, index, threshold), values, state, 0), whole
 
     def _near(self, values: Array, index: Array, threshold: float) -> Array:
-        """Select what reaches a threshold, unless the count is far from the wanted one."""
+        """Select the values that reach a threshold; if their count is far off, the exact top-k."""
         count = self._count(len(values))
         if len(index) > MOST * count:
             return select.first_of(values, index, count)

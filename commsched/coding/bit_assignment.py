@@ -1,4 +1,4 @@
-"""How many bits the values of each block get under a budget, for the least variance."""
+"""The bits for the values of each block under a budget, for the least variance."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ WHOLE = (WIDTHS[2] - WIDTHS[0]) // UNIT  # units for the third width
 
 
 def variances(spread: Floats, widths: npt.ArrayLike) -> Floats:
-    """Variance of a value of each block that is rounded at random to even steps: (blocks,).
+    """Return the variance of each block's values if rounded at random to even steps: (blocks,).
 
         s^2 / (6 (2^b - 1)^2)
 
@@ -23,7 +23,7 @@ def variances(spread: Floats, widths: npt.ArrayLike) -> Floats:
 
 
 def units_of(blocks: int, mean: int) -> int:
-    """Units that blocks have to spend, so that a value has `mean` bits at most."""
+    """Return the units that blocks may spend, so that a value has `mean` bits at most."""
     return blocks * (mean - LEAST) // UNIT
 
 

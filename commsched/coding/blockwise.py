@@ -1,4 +1,4 @@
-"""Shared by codecs that write a few bits per value and one or two scales per block of values."""
+"""The base of codecs that write a few bits per value and one or two scales per block of values."""
 
 from abc import abstractmethod
 from collections.abc import Iterator

@@ -20,7 +20,7 @@ State = dict[str, Any]  # named arrays of one rank and bucket that live from ste
 class Codec(ABC):
     """Writes a run of float32 values as a packet, a 1-D array that MPI sends as bytes.
 
-    A packet that was received may be an array of bytes: `decode` and `add` view it as they need.
+    A received packet may be an array of bytes, which `decode` and `add` view as they need.
     A packet whose length follows from the number of values (`fixed`) has no header: the plan, whose
     hash all ranks compare, already says what it is. Any other packet describes itself.
     """
@@ -37,11 +37,11 @@ class Codec(ABC):
     memory: float = 0.0  # B per value that the codec keeps in the state from step to step
     parts: int = 0  # number of parts of its index sets, see `hashing`
     # True: without error feedback the codec would lose equal values in every step. The sender adds
-    # what it kept before it encodes, and keeps unsent values. Rounding to 16 bits needs none.
+    # the kept values before it encodes, and keeps the unsent ones. Rounding to 16 bits needs none.
     feedback: bool = False
     no_feedback: str = ""  # why the codec cannot have feedback
     may_overflow: bool = False  # finite values may be decoded as infinity
-    largest: float = inf  # what is beyond, values or sums, is sent as the largest value
+    largest: float = inf  # larger values or sums are sent as this value
     votes: bool = False  # `combine` takes a vote, which is no sum
     codes_values: bool = False  # may code the values of a selection
     lists: bool = False  # writes and reads lists of non-zeros without a dense run
@@ -67,7 +67,7 @@ class Codec(ABC):
 
     @abstractmethod
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
-        """Expected packet bytes for elements [start, stop) that sum `merged` ranks: (m,)."""
+        """Return the expected packet B for elements [start, stop), `merged` ranks summed: (m,)."""
 
     def plain_sum(self, packet: Array, out: Array) -> tuple[Array, Array] | None:
         """Return float32 (n,) `came` and `into` if `add` is just into += came; None: it is not."""
@@ -99,7 +99,7 @@ class Codec(ABC):
         raise AssertionError(f"codec {self.name!r} has no lists")
 
     def feedback_rate(self, device: Device) -> float:
-        """Seconds per byte of values that error feedback adds to `encode`; 0 without feedback."""
+        """Return the s/B of values that error feedback adds to `encode`; 0 without feedback."""
         if not self.feedback:
             return 0.0
         measured = self.rate(device).feedback
@@ -122,7 +122,7 @@ class Codec(ABC):
         return self
 
     def rate(self, device: Device) -> CodecRate:
-        """Seconds per byte: as measured on the device, else memory traffic over its bandwidth.
+        """Return the s/B: as measured on the device, else memory traffic over its bandwidth.
 
         encode and decode count bytes of values, add counts bytes of packets.
         """
@@ -139,7 +139,7 @@ class Codec(ABC):
 
 
 class Delivering(Codec):
-    """A codec that replaces, adds to and subtracts from values in one and the same way."""
+    """A codec with one function that replaces, adds to or subtracts from values."""
 
     @abstractmethod
     def deliver(self, packet: Array, out: Array, way: int) -> None:

@@ -145,7 +145,7 @@ def read_index(packet: Array, start: int, numel: int, count: int, what: str) -> 
 
 
 def _way(numel: int, count: int, narrow: bool) -> tuple[str, int]:
-    """Return how the indices of `count` of `numel` elements are written, and in how many bytes."""
+    """Return the form of `count` indices among `numel` elements, and its bytes."""
     way, size = index_form(numel, count)
     each = EACH if narrow else 4
     return ("dense", 0) if size + each * count >= each * numel > 0 else (way, size)
@@ -160,7 +160,7 @@ def index_form(numel: int, count: int) -> tuple[str, int]:
 
 
 def _width(numel: int, count: int) -> int:
-    """Low bits of each index: floor(log2(numel / count))."""
+    """Return the low bits of each index: floor(log2(numel / count))."""
     return (numel // count).bit_length() - 1 if count else 0
 
 

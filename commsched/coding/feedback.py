@@ -17,7 +17,7 @@ PRODUCTS = 12.0  # B moved per B of values for three dot products
 
 
 class Fed(Codec):
-    """Another codec's packets; the sender adds what it kept before, and keeps unsent values.
+    """Another codec's packets; the sender adds its kept values, and keeps the unsent ones.
 
     Good around codecs that round to nearest; codecs that round at random have no bias without it.
     The loss of an unbiased codec w -> q may be larger than w, and would grow without bound under
@@ -51,7 +51,7 @@ class Fed(Codec):
         return self._inner.encode(values * np.float32(factor), state, start)
 
     def _factor(self, packet: Array, values: Array) -> float:
-        """Return the factor by which values are multiplied so that their packet reduces them."""
+        """Return the factor on the values with which their loss is smaller than they are."""
         sent = np.empty_like(values)
         self._inner.decode(packet, sent)
         pairs = (values, values), (values, sent), (sent, sent)

@@ -30,10 +30,10 @@ class IndexCode(ABC):
 
     @abstractmethod
     def nbytes(self, count: Floats, numel: Floats) -> Floats:
-        """Expected bytes for `count` selected of `numel` elements: (m,)."""
+        """Return the expected bytes for `count` selected of `numel` elements: (m,)."""
 
     def sent(self, count: Floats, numel: Floats) -> Floats:
-        """Expected values that travel for `count` selected of `numel` elements: (m,)."""
+        """Return the expected values that travel for `count` selected of `numel` elements: (m,)."""
         return count
 
 

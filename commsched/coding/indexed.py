@@ -1,4 +1,4 @@
-"""Shared by codecs whose packets are indices and values."""
+"""The base of codecs whose packets are indices and values."""
 
 from abc import abstractmethod
 

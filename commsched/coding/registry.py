@@ -17,7 +17,7 @@ class Codecs(Registry[Codec]):
     """All codecs; a composed one is SELECTION[/VALUE CODEC][/INDEX CODE]; CODEC:feedback."""
 
     def add(self, name: str) -> Callable[[Codec], Codec]:
-        """Register a codec, which has what plans and prices ask of it."""
+        """Register a codec; refuse one without the attributes that plans and prices need."""
         register = super().add(name)
 
         def complete(codec: Codec) -> Codec:

@@ -1,4 +1,4 @@
-"""Lists of whole runs of neighbours, such as rows of a table: where they begin and end."""
+"""Lists of whole runs of neighbours, such as rows of a table, coded by their bounds."""
 
 import numpy as np
 
@@ -78,6 +78,6 @@ def open_runs(packet: Array, numel: int) -> tuple[Array, Array]:
 
 
 def nbytes(numel: Floats, runs: Floats, filled: Floats, each: float | Floats = 4.0) -> Floats:
-    """Expected bytes of `runs` with `filled` values in all, `each` of a value, below `numel`."""
+    """Return the expected B of `runs` below `numel` with `filled` values in all, `each` B each."""
     found: Floats = HEADER + index_bytes(numel + 1, 2 * runs) + each * filled
     return found

@@ -1,4 +1,4 @@
-"""Shared by codecs that send some of the values with their indices."""
+"""The base of codecs that send some of the values with their indices."""
 
 import copy
 from abc import abstractmethod
@@ -53,7 +53,7 @@ class Selection(Indexed):
 
     @abstractmethod
     def kept(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
-        """Expected number of selected elements of [start, stop), in a sum of `merged` ranks."""
+        """Return the expected selected elements of [start, stop), in a sum of `merged` ranks."""
 
     def composed(self, value: Codec | None, index: IndexCode | None) -> "Selection":
         """Return this selection with another value codec or index code."""
