@@ -19,8 +19,8 @@ class _Tree(NamedTuple):
 
     parent: Ints  # (p,); the root's is itself
     depth: Ints  # (p,) of the root 0
-    turn: Ints  # (p,) how many siblings come before a member at their parent
-    below: Ints  # (p,) members of the tree under each, itself included
+    turn: Ints  # (p,) number of siblings before a member at their parent
+    below: Ints  # (p,) number of members in the subtree of each, itself included
 
 
 def chains(group: Group) -> Schedule:

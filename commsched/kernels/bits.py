@@ -11,7 +11,7 @@ from commsched.kernels.modules import module_of
 
 
 def packed_bytes(count: int, width: int = 1) -> int:
-    """Bytes of `count` codes of `width` bits; one bit each are a bitmap."""
+    """Return the bytes of `count` codes of `width` bits; one bit each are a bitmap."""
     if width in (1, 2, 4, 8):
         return (count * width + 7) // 8
     return width // 8 * count + width % 8 * packed_bytes(count)
@@ -32,7 +32,7 @@ def unpack_flags(packed: Array, count: int) -> Array:
 
 
 def set_bits(packed: Array, numel: int) -> Array:
-    """Ascending positions of the bits that are set among the first `numel`: (m,) int64."""
+    """Return ascending positions of the bits that are set among the first `numel`: (m,) int64."""
     gpu = device(packed)
     if gpu is not None:
         return gpu.select.set_bits(packed, numel)
@@ -48,7 +48,7 @@ def set_bits(packed: Array, numel: int) -> Array:
 
 
 def set_flags(flags: Array) -> Array:
-    """Ascending positions of True in (n,) bool: (m,) int64."""
+    """Return ascending positions of True in (n,) bool: (m,) int64."""
     if compiled_list(flags, len(flags)) is None:
         return _places(flags)
     return set_bits(pack_flags(flags), len(flags))
@@ -65,7 +65,7 @@ def _set_bits(fast: Any, packed: Array, numel: int) -> Array:
 
 
 def _places(flags: Array) -> Array:
-    """Ascending positions of True in (n,) bool, by the array's own module.
+    """Return ascending positions of True in (n,) bool, by the array's own module.
 
     NumPy looks for one after the other up to a density of 1/10, which takes longer than a loop
     without branches from a fiftieth on. So True is put behind the flags until they are dense.

@@ -1,4 +1,4 @@
-"""Load the kernels of the compiled extra, if it is installed and a run is long enough to pay."""
+"""The kernels of the compiled extra, loaded if it is installed and a run is long enough to pay."""
 
 import os
 from functools import cache
@@ -18,7 +18,7 @@ MODES = ("auto", "always", "never")
 def compiled(values: Array) -> Any:
     """Return the compiled kernels for (n,) values, or None if the array's own module is used.
 
-    Both give the same bits. The environment's COMMSCHED_COMPILED=never disables the extra;
+    Both give equal bits. The environment's COMMSCHED_COMPILED=never disables the extra;
     =always requires it, and uses it for short runs too.
     """
     return _of(values, len(values))

@@ -1,4 +1,4 @@
-"""Whether there is a GPU, and the fused kernels for the arrays that lie on one."""
+"""The GPUs of this process, and the fused kernels for arrays on a GPU."""
 
 from types import ModuleType
 
@@ -27,7 +27,7 @@ def on_gpu(values: Array) -> bool:
 
 
 def numbers(part: Array, dtype: npt.DTypeLike) -> Array:
-    """Read bytes of a packet as numbers: a view; on a device a copy, because it must be aligned."""
+    """Read bytes of a packet as numbers: a view; on a device an aligned copy."""
     return (
         part.view(dtype)
         if isinstance(part, np.ndarray) and not on_gpu(part)

@@ -1,6 +1,6 @@
 """Kernels compiled by Numba, which need one pass where NumPy needs several; equal bits.
 
-Every kernel says whose twin it is.
+A comment before each kernel names its twin in NumPy.
 """
 
 from typing import Any
@@ -78,7 +78,7 @@ FULL = ~np.uint64(0)
 def set_bits(words: Array, start: int, out: Array, count: int) -> int:
     """Write `start` + places of ones in (n,) uint64, the lowest bit first, behind `count` others.
 
-    Returns how many there are then.
+    Returns the new count.
     """
     for at in range(len(words)):
         bits, first = words[at], start + WORD * at

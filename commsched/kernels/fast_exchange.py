@@ -18,7 +18,7 @@ OVER, WAITS, MERGE, TAKE, FAILED = range(5)  # how `drive` ends
 START, TEST, YIELD, SLEEP, CLOCK, WHICH = range(6)  # functions of `calls`, and which clock
 REQUEST, AFTER = range(2)  # of a send: address of its request or 0, receives merged before it
 IN_PLACE, MERGED, SENT, INTO, FROM, COUNT = range(1, 7)  # of a receive, after REQUEST
-ISSUED, LEFT, POSTED, SUMMED, MOVES, ERROR, ADDED = range(7)  # how far it is, ns of additions
+ISSUED, LEFT, POSTED, SUMMED, MOVES, ERROR, ADDED = range(7)  # progress, and ns of additions
 PATIENCE, SPIN, SHARE, NAP, LONGEST = range(5)  # of a pace, see `Unlocked.wait`
 
 
@@ -48,7 +48,7 @@ floats: Any = intrinsic(_floats)
 
 @kernel
 def _over(calls: Ints, request: int, at: Ints, answer: Ints) -> bool:
-    """Test a request; an error of MPI is noted."""
+    """Test a request; note an error of MPI."""
     word = answer.ctypes.data
     wrong = call(calls[TEST], request, word, word + 8)
     if wrong:
@@ -91,7 +91,7 @@ def _add(calls: Ints, receive: Ints, at: Ints, answer: Ints) -> None:
 
 @kernel
 def _move(calls: Ints, sends: Ints, receives: Ints, at: Ints, ahead: int, answer: Ints) -> int:
-    """Post, send and merge what can be now: WAITS, or MERGE or TAKE if that is Python's."""
+    """Post, send and merge all that is ready; return WAITS, or MERGE or TAKE for Python's work."""
     moved = True
     while moved:
         moved = False
@@ -143,7 +143,7 @@ def drive(
     """Drive an exchange for up to pace[PATIENCE] s; return how it ended.
 
     sends (n, 2), receives (m, 7), at (7,), pace (5,): columns as above. changed (1,) uint8: not 0
-    if the caller has something else to do. It polls and sleeps as `wait_for_messages.Pacer` does.
+    if the caller has other work. The loop polls and sleeps as `wait_for_messages.Pacer` does.
     """
     answer = np.zeros(20, np.int64)  # flag or time, then MPI's status
     code = _move(calls, sends, receives, at, ahead, answer)

@@ -1,4 +1,4 @@
-"""Whether an array holds NaN or infinity, at the speed of one sum."""
+"""The check of an array for NaN and infinity, at the speed of one sum."""
 
 import math
 from typing import Any
@@ -16,7 +16,7 @@ def finite(values: Array) -> bool:
     """Tell whether all of (n,) float32 are finite numbers.
 
     A finite sum has finite terms only. An infinite sum may be an overflow: then check each term.
-    Of few terms the squares are summed, by a routine that neither warns nor begins threads.
+    For few terms the squares are summed, by a routine that neither warns nor starts threads.
     """
     if len(values) <= FEW and module_of(values) is np:
         total = float(np.vdot(values, values))

@@ -1,4 +1,4 @@
-"""Partition of indices by hash: who owns an element, and the memory of Zen's algorithm."""
+"""Partition of indices by hash: the owner of each element, and the memory of Zen's algorithm."""
 
 from functools import lru_cache
 from itertools import pairwise

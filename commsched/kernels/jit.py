@@ -1,4 +1,4 @@
-"""How Numba compiles kernels, and the constants that kernels share.
+"""The compilation of kernels by Numba, and the constants that kernels share.
 
 Words of 32 bits are cut to 32 bits after each operation, because Numba computes with 64. Compiled
 code is stored beside the source, or in the user's cache folder if the source's is read-only.

@@ -7,8 +7,8 @@ from commsched.kernels.compiled import compiled
 from commsched.kernels.device import device
 from commsched.kernels.modules import module_of
 
-# Elements of the product computed at a time, which fit into the cache beside a term. Of 1 << 15,
-# 1 << 17 and single rows the fastest for 2 M elements of rank 2 on one core of an AMD EPYC.
+# Elements of the product computed at a time, which fit into the cache with a term. The fastest of
+# 1 << 15, 1 << 17 and single rows, for 2 M elements of rank 2 on one core of an AMD EPYC.
 CHUNK = 1 << 17
 
 

@@ -13,11 +13,11 @@ from commsched.kernels.modules import module_of
 from commsched.kernels.select import nonzeros
 from commsched.kernels.whole_rows import added
 
-# Elements per entry from which on sorting the entries beats a range that is cleared and added into.
+# From this many elements per entry, sorting the entries beats clearing a range and adding into it.
 # Two processes on two cores, 524,288 elements: two lists, 1 in 10 taken, 0.6 ms against 0.8; 1 in
 # 50, 0.16 against 0.32; four lists, 1 in 12, 0.7 against 0.9.
 SPARSE = 12
-# Elements per entry from which on sorting 4-byte indices beats scanning flags: 1 in 12, 0.39 ms
+# From this many elements per entry, sorting 4-byte indices beats scanning flags: 1 in 12, 0.39 ms
 # against 0.47; 1 in 8, 0.36 against 0.31. Both measured on one core of an Intel Xeon
 # (Sapphire Rapids), NumPy 2.4.
 FLAGS = 10

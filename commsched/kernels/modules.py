@@ -1,4 +1,4 @@
-"""The module that an array belongs to: NumPy, or CuPy where there is a device."""
+"""The module that an array belongs to: NumPy, or CuPy for an array on a device."""
 
 import sys
 from typing import Any

@@ -84,7 +84,7 @@ def largest(values: Array, kept: int) -> Array:
 
 
 def random_mask(numel: int, kept: int, generator: np.random.Generator) -> Array:
-    """A mask that keeps random elements, equal for equal generators: (kept,) int32."""
+    """Return a mask that keeps random elements, equal for equal generators: (kept,) int32."""
     return np.sort(generator.choice(numel, kept, replace=False)).astype(np.int32)
 
 

@@ -1,4 +1,4 @@
-"""Real numbers to the whole numbers of even steps, at random or to the nearest."""
+"""The rounding of real numbers to whole numbers of even steps, at random or to the nearest."""
 
 import numpy as np
 

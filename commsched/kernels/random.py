@@ -33,7 +33,7 @@ def name_key(name: str) -> int:
 
 
 def _of_all_ranks(seed: int, step: int, name: str) -> int:
-    """Return the 64-bit key from which those of ranks follow; NumPy takes ten times as long."""
+    """Return the 64-bit key from which the ranks' keys follow, ten times as fast as by NumPy."""
     seeded = _mix(name_key(name) + seed * 0x9E3779B97F4A7C15)
     found: int = _mix(seeded + step * 0x9E3779B97F4A7C15)
     return found
@@ -75,7 +75,7 @@ def uniform(
 def jitter(
     sigma: float, seed: int, step: int, ranks: npt.NDArray[np.int64], name: str = "jitter"
 ) -> npt.NDArray[np.float64]:
-    """Factor on each rank's time for some work in one step: log-normal with mean 1: (ranks,)."""
+    """Return the factor on each rank's time for work in a step, log-normal, mean 1: (ranks,)."""
     if sigma == 0.0:
         return np.ones(len(ranks))
     return np.exp(sigma * normal(seed, step, ranks, name) - sigma**2 / 2)
@@ -98,7 +98,7 @@ def exponential(
 
 
 def generator(seed: int, step: int, rank: int, name: str) -> np.random.Generator:
-    """A generator for bulk draws of one (seed, step, rank, name)."""
+    """Return a generator for bulk draws of one (seed, step, rank, name)."""
     return np.random.Generator(np.random.Philox(key=key_of(seed, step, rank, name)))
 
 

@@ -26,12 +26,12 @@ class RangeFloat(NamedTuple):
 
     @property
     def least(self) -> float:
-        """The smallest positive number."""
+        """Return the smallest positive number."""
         return float(np.array(self.base << (23 - self.mantissa), np.uint32).view(np.float32))
 
     @property
     def top(self) -> int:
-        """The code of the largest number."""
+        """Return the code of the largest number."""
         return (1 << (self.bits - 1)) - 1
 
     def encode(self, values: Array) -> Array:

@@ -14,12 +14,12 @@ from commsched.kernels.random import Dither
 CHUNK = 1 << 17  # elements at a time: masks and magnitudes stay in the cache
 SAMPLE = 1 << 15  # elements of a sampled threshold: an error of 6 % at a share of 1 %
 MAGNITUDE = np.int32(0x7FFFFFFF)
-# Elements from which on a sample saves more than it takes. Of shares from 0.1 to 5 %: 262,144
+# From this many elements a sample saves more than it takes. For shares from 0.1 to 5 %: 262,144
 # elements 0.47 to 0.57 ms without and 0.64 to 0.85 with a sample, 1,048,576 elements 2.1 to 3.0 and
 # 1.1 to 2.4 (one core of an AMD EPYC).
 MANY = 1 << 19
-COUNTED_BYTES = 4.0 + 1.0 + 1.0  # moved to count one number: it is read, its flag written and read
-FEW = 8  # bisection goes on with the elements that are left if they are at most 1 in FEW
+COUNTED_BYTES = 4.0 + 1.0 + 1.0  # B moved to count a number: read it, write and read its flag
+FEW = 8  # bisection drops all other elements once at most 1 in FEW can still be selected
 TINY = np.float32(2.0**-149)  # below every magnitude but zero
 
 

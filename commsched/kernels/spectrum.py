@@ -35,12 +35,12 @@ class SpectrumPart(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """The number of transforms."""
+        """Return the number of transforms."""
         return -(-(self.stop - self.first) // self.length)
 
     @property
     def end(self) -> int:
-        """The bin behind the last one."""
+        """Return the bin behind the last one."""
         return self.start + self.rows * self.bins
 
     @property
@@ -135,7 +135,7 @@ def strongest(spectrum: Array, count: int, form: RangeFloat) -> tuple[Array, Arr
 
 
 def _powers(spectrum: Array) -> Array:
-    """Squares of magnitudes: (n,) float32. Halves of transforms this short do not overflow."""
+    """Return squared magnitudes: (n,) float32; halves of transforms this short do not overflow."""
     parts = spectrum.view(np.float32)
     power = module_of(spectrum).empty(len(spectrum), np.float32)
     for at in range(0, len(power), select.CHUNK):

@@ -1,4 +1,4 @@
-"""A broadcast down a chain: blocks follow each other, so that all links work at once."""
+"""The broadcast down a chain: blocks follow each other, so that all links work at once."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ def chain(ranks: int, root: int) -> Schedule:
 
 
 def _rounds(order: Ints) -> Iterator[Round]:
-    """In round k the i-th member of the chain passes block k - i on."""
+    """Yield the rounds: in round k the i-th member of the chain passes block k - i on."""
     places = np.arange(len(order) - 1)
     for k in range(BLOCKS + len(order) - 2 if len(order) > 1 else 0):
         at = places[(places <= k) & (k - places < BLOCKS)]

@@ -1,4 +1,4 @@
-"""Proofs about a schedule, which move sets of ranks instead of numbers."""
+"""Proofs about a schedule by a symbolic run, which moves sets of ranks instead of numbers."""
 
 from typing import NamedTuple
 
@@ -46,7 +46,7 @@ def check(schedule: Schedule) -> None:
 def exclusive(schedule: Schedule) -> bool:
     """Tell whether, while sums are made, each contribution to a block lies in one rank's sum only.
 
-    Lossy merging with error feedback needs it: the rank that merges keeps the loss, once. An added
+    Lossy merging with error feedback needs this: only the rank that merges keeps the loss. An added
     block counts as given away by its sender, who may neither send it again for adding nor add to
     it; a replacement ends the summing of its blocks on both ranks. True for a schedule that only
     gathers, False for the MPI library's own. The schedule must pass `check`.
@@ -229,7 +229,7 @@ def _apply(round_: Round, held: Words, goal: Goal, where: str) -> None:
 
 
 def _fail(round_: Round, at: _Blocks, entries: Flags, where: str, text: str) -> None:
-    """Raise about the first of the marked blocks."""
+    """Raise an error about the first of the marked blocks."""
     entry = int(entries.argmax())
     move, block = at.move[entry], at.block[entry]
     raise CommschedError(

@@ -1,4 +1,4 @@
-"""Rings along each axis of a table of ranks: what collectives of several levels are made of."""
+"""Rings along each axis of a table of ranks, for collectives of several levels."""
 
 import math
 from collections.abc import Iterator

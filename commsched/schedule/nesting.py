@@ -12,10 +12,10 @@ from commsched.machine.model import Group
 def nested(group: Group, *, grids: bool = False) -> Ints:
     """Return the members as a table with an axis per level, outermost first.
 
-    The order of an axis is that of `tree_order`. Levels whose units the group fills unevenly
-    have no axis, and neither have those with one member or unit. With `grids` a whole torus has an
-    axis per direction, the last varying fastest. A machine without levels has two axes, nodes and
-    ranks of each, and an error if nodes have different numbers.
+    The order of an axis is that of `tree_order`. Levels whose units the group fills unevenly, or
+    that have one member or unit, have no axis. With `grids` a whole torus has an axis per
+    direction, the last varying fastest. A machine without levels has two axes: nodes, and the ranks
+    of each; nodes with different numbers of ranks are an error.
     """
     if not group.levels:
         assert group.lanes

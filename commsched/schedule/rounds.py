@@ -51,12 +51,12 @@ class Round(NamedTuple):
     dst: Ints  # (m,)
     first: Ints  # (m,)
     stop: Ints  # (m,)
-    add: bool  # the receiver adds to what it has; otherwise it replaces it
+    add: bool  # whether the receiver adds the blocks to its own; otherwise it replaces them
     merged: int | Ints  # scalar or (m,)
     # Senders wait for their receives in the first `waits` rounds; 0: none; None: all rounds before
     # this one. A number other than 0 first appears in the round of that number.
     waits: int | None = None
-    rows: RoundRows | None = None  # where `first` and `stop` are slices of
+    rows: RoundRows | None = None  # tables that `first` and `stop` are slices of
 
 
 def unseen() -> Iterator[Round]:
@@ -73,11 +73,11 @@ class Schedule:
     ranks: int
     blocks: int
     rounds: Callable[[], Iterator[Round]] = unseen
-    shared: bool = False  # several ranks make equal sums, and would all keep the losses
-    apt: bool = True  # made for the shape of this machine; planners pass over others
+    shared: bool = False  # whether several ranks make equal sums, and would all keep the losses
+    apt: bool = True  # whether it suits the machine's shape; planners skip other schedules
     owner: Ints | None = field(default=None, compare=False)  # (blocks,), if the goal needs it
 
     @property
     def library(self) -> bool:
-        """Whether the MPI library's own collective stands for the rounds."""
+        """Tell whether the MPI library's own collective stands for the rounds."""
         return self.rounds is unseen

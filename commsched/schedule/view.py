@@ -1,4 +1,4 @@
-"""A schedule as one rank sees it: its sends and its receives, in order."""
+"""One rank's view of a schedule: its sends and its receives, in order."""
 
 from typing import NamedTuple
 

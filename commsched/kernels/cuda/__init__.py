@@ -1,6 +1,6 @@
 """Fused kernels for CuPy's arrays, with fewer passes over memory than their twins in NumPy.
 
-Who needs one kernel only launches it; a file here has those that go together.
+Code that needs a single kernel launches it directly; a file here has kernels that work together.
 """
 
 from commsched.kernels.cuda import bits as bits

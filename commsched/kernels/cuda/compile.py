@@ -17,7 +17,7 @@ FOLDER = "CUPY_CACHE_DIR"  # where CuPy keeps what it compiles
 
 
 def machine_code(name: str, code: str) -> Path:
-    """A file that the driver loads, in CuPy's folder; `name` stands in the compiler's errors."""
+    """Return a file in CuPy's folder that the driver loads; compiler errors show `name`."""
     import cupy
     from cupy.cuda import nvrtc
 

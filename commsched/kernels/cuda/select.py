@@ -38,7 +38,7 @@ def added_flagged(values: Array, lost: Array, least: int) -> tuple[Array, bool]:
 
 
 def set_bits(packed: Array, numel: int) -> Array:
-    """Ascending positions of the bits that are set among the first `numel`: (m,) int64."""
+    """Return ascending positions of the bits that are set among the first `numel`: (m,) int64."""
     counts = bit_counts(packed, numel)
     scan(counts)
     return places(packed, numel, counts)

@@ -39,7 +39,7 @@ def forward(values: Array, lost: Array | None, bins: Array) -> None:
 
 @cache
 def roots(module: Any) -> Array:
-    """exp(-2 pi i m / 8192) for m from 0 to 2048: (2049,) complex64 of the module."""
+    """Return exp(-2 pi i m / 8192) for m from 0 to 2048: (2049,) complex64 of the module."""
     turns = np.arange(PIECE // 4 + 1) * (-2j * np.pi / PIECE)
     return module.asarray(np.exp(turns).astype(np.complex64))
 
@@ -65,7 +65,7 @@ def strongest(bins: Array, count: int, form: Form) -> tuple[Array, Array, Array]
 def _ranked(bins: Array, count: int) -> tuple[Array, Array]:
     """Return the word of the least kept power, and how many of its equals are kept: (2,) uint32.
 
-    And the word of the largest power: (1,).
+    Also return the word of the largest power: (1,).
     """
     module = module_of(bins)
     chosen, counts = module.zeros(2, np.uint32), module.zeros(select.VALUES, np.uint32)
