@@ -2,7 +2,7 @@
 
 import importlib
 
-# What `import commsched` offers, by the module that has it; imported when it is asked for.
+# The names of `import commsched`, by module; a module is imported at the first use of a name.
 SURFACE = {
     "Exchanger": "commsched.run.exchanger",
     "Machine": "commsched.api",
@@ -20,7 +20,7 @@ __version__ = "0.2.0.dev0"
 
 
 def __getattr__(name: str) -> object:
-    """Import what needs MPI or takes long only when it is asked for."""
+    """Import a module that needs MPI, or takes long to import, at the first use of its names."""
     if name in SURFACE:
         return getattr(importlib.import_module(SURFACE[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,10 +1,10 @@
-"""Start commsched, as `python -m commsched` and as the installed command."""
+"""The entry point of `python -m commsched` and of the installed command."""
 
 import sys
 
 
 def main() -> int:
-    """Run the command line; an interrupt while it is imported leaves no traceback."""
+    """Run the command line; an interrupt during its import leaves no traceback."""
     try:
         from commsched.interrupts import dropped_interrupts, raise_soon
 

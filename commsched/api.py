@@ -6,7 +6,7 @@
     print(cs.compare(dense, half))
     half.simulate().plot("fp16.png")
 
-Names and files are given as strings or paths. What is wrong is a `CommschedError`, a ValueError.
+Names and files are given as strings or paths. Wrong input raises a `CommschedError`, a ValueError.
 """
 
 import tempfile
@@ -68,7 +68,7 @@ from commsched.timeline.report import (
 from commsched.timeline.spread import are_rivals, rivals
 from commsched.units import count, nbytes, seconds
 
-RANKS = 64  # whose spans a predicted timeline has by default
+RANKS = 64  # ranks whose spans a predicted timeline has by default
 PLURALS = {
     "planners": "planner",
     "methods": "method",
@@ -76,7 +76,7 @@ PLURALS = {
     "bandwidths": "bandwidth",
     "densities": "density",
 }
-GIVEN = ("net", "machine", "lossy", "messages", "coded")  # by arguments of their own
+GIVEN = ("net", "machine", "lossy", "messages", "coded")  # fields that other arguments set
 COLUMNS = ("plan", "iteration", "speed-up", "exposed", "sent per rank", "memory", "methods")
 
 
@@ -194,17 +194,17 @@ class Plan(Shown):
 
     @cached_property
     def prediction(self) -> "Prediction":
-        """What is predicted of the plan's usual number of steps."""
+        """Return the prediction for the plan's usual number of steps."""
         return self.simulate()
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The methods of the plan's launches, each once."""
+        """Return the methods of the plan's launches, each once."""
         return tuple(dict.fromkeys(launch.method for launch in self.model.launches))
 
     @property
     def verdict(self) -> list[str]:
-        """Whether to compress, and by what: the compared families of methods, a line each."""
+        """Return a line for each compared family of methods, and whether to compress."""
         return [*verdict.lines(self.model), *(f"warning: {line}" for line in too_large(self.model))]
 
     def __str__(self) -> str:
@@ -220,7 +220,7 @@ class Plan(Shown):
 
 
 class Prediction(Shown):
-    """What the simulator predicts of a plan; `data` has its numbers in seconds and bytes."""
+    """The simulator's prediction for a plan; `data` has its numbers in seconds and bytes."""
 
     def __init__(self, plan: Plan, steps: int) -> None:
         self.plan = plan
@@ -229,12 +229,12 @@ class Prediction(Shown):
 
     @property
     def iteration(self) -> float:
-        """Median seconds of an iteration."""
+        """Return the median seconds of an iteration."""
         return float(self.data["iteration_median_seconds"])
 
     @property
     def exposed(self) -> float:
-        """Median seconds of a step that communication is not hidden under compute."""
+        """Return the median seconds of communication in a step that compute does not hide."""
         return float(self.data["exposed_median_seconds"])
 
     def timeline(self, ranks: int = RANKS) -> Timeline:
@@ -276,8 +276,8 @@ def sweep(
     """Plan the product of lists, as `commsched sweep` does.
 
     `lists` are its options, such as planners=["ddp-25mb", "best"], between=["10 Gbit/s"],
-    ranks=[32, 64], allow=["-", "fp16"] or simulate=True. `path`: the table, which a sweep that was
-    interrupted goes on with. `executor`: who plans, instead of `jobs` processes.
+    ranks=[32, 64], allow=["-", "fp16"] or simulate=True. `path`: the table; a sweep continues an
+    interrupted table. `executor`: plans the cells, instead of `jobs` processes.
     """
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         given = {PLURALS.get(key, key): value for key, value in lists.items()}
@@ -290,11 +290,11 @@ def sweep(
 
 
 def _files(several: Any, folder: str) -> list[str]:
-    """Return names; nets and machines of the surface become files of a folder."""
+    """Return names or paths; write `Net` and `Machine` objects to files in a folder."""
     found = []
     for one in several if isinstance(several, list | tuple) else [several]:
         if isinstance(one, Net | Machine):
-            word = f"{one.model.name.replace('/', ' per ')}.json"  # several may have it
+            word = f"{one.model.name.replace('/', ' per ')}.json"  # several may have this name
             one.write(name := Path(tempfile.mkdtemp(dir=folder), word))
             one = name
         found.append(str(one))

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-Array = Any  # a NumPy or CuPy array; what works on it uses the array's own module
+Array = Any  # a NumPy or CuPy array; functions on it use the array's own module
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

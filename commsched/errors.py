@@ -1,4 +1,4 @@
-"""The exceptions that a user sees, and how to install what an error misses."""
+"""The exceptions that a user sees, and the command that installs a missing extra."""
 
 from commsched.terminal import printable, shortened
 
@@ -6,7 +6,7 @@ from commsched.terminal import printable, shortened
 class CommschedError(ValueError):
     """Something the user can fix: says where, what was wrong and what is allowed.
 
-    The command line prints it as `commsched: ...` and exits with status 2. What it quotes from
+    The command line prints the error as `commsched: ...` and exits with status 2. Text quoted from
     files is escaped and shortened.
     """
 
@@ -15,7 +15,7 @@ class CommschedError(ValueError):
 
 
 class TooLittleTime(CommschedError):
-    """A time limit ended before there was anything to tell."""
+    """A time limit ended before there was any result."""
 
 
 class NotFiniteError(CommschedError):
@@ -27,5 +27,5 @@ class Agreed(CommschedError):
 
 
 def install(extra: str) -> str:
-    """Say how to install an extra; commsched is on no package index."""
+    """Return the command that installs an extra from the source: commsched is on no index."""
     return f"pip install '.[{extra}]' in the folder of commsched's source"

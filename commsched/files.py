@@ -1,8 +1,8 @@
 """Strict JSON files: typed, no duplicates, no NaN; written under another name, then renamed.
 
-Only regular files are read, and stdin for the path `-`. Writing goes through links; what exists and
-is no regular file is refused, but the null device and pipes are written to. A file whose name ends
-in .gz is packed and unpacked by gzip.
+Only regular files are read, and stdin for the path `-`. Writing follows links; it accepts regular
+files, the null device and pipes, and refuses anything else that exists. A file whose name ends in
+.gz is packed and unpacked by gzip.
 """
 
 import errno
@@ -31,16 +31,16 @@ T = TypeVar("T")
 _PREPARING = threading.Lock()  # msgspec crashes where two threads meet a type for the first time
 
 SHOWN = 40  # characters of a wrong value
-WRITERS = {  # kind of file -> who writes it
+WRITERS = {  # kind of file -> the command that writes it
     "plan": "`commsched plan` writes plans",
     "timeline": "`commsched simulate` and `commsched run` write timelines",
 }
-DIGITS = 300  # of a whole number, as many as a float can have
-MAX_BYTES = 2**30  # of a file that is read in pieces
-MAX_TEXT = 2**27  # of JSON that is read at once, which takes up to 30 times as much memory
+DIGITS = 300  # most digits of a whole number, as many as a float can have
+MAX_BYTES = 2**30  # most bytes of a file that is read in pieces
+MAX_TEXT = 2**27  # most bytes of JSON that is read at once, in up to 30 times as much memory
 CHUNK = 2**20  # B that are read at once
 PACKED = ".gz"  # the end of the name of a file that is packed by gzip
-MAX_PACKED = 2**33  # of what a timeline's file unpacks to
+MAX_PACKED = 2**33  # most bytes of an unpacked timeline
 STDIN = "-"
 KINDS = {
     stat.S_IFIFO: "a pipe",
@@ -87,7 +87,7 @@ def parse(text: str | bytes, where: str) -> Any:
             parse_int=_whole,
         )
         escaped = "\\u" in text if isinstance(text, str) else b"\\u" in text
-        if escaped:  # it may hide half a character, which nothing can print
+        if escaped:  # an escape may be half a character, which nothing can print
             json.dumps(data, ensure_ascii=False).encode()
         return data
     except RecursionError:
@@ -116,7 +116,7 @@ def convert(data: Any, kind: type[T], where: str) -> T:
 
 
 def check_kind(data: Any, wanted: str, where: str) -> None:
-    """Refuse a file of ours of another kind than `wanted`, such as a machine instead of a plan."""
+    """Refuse one of our files of another kind than `wanted`, such as a machine for a plan."""
     text = data.get("format") if isinstance(data, dict) else ""
     if isinstance(data, dict) and isinstance(data.get("otherData"), dict):
         text = data["otherData"].get("format")  # of a timeline
@@ -138,7 +138,7 @@ def _values(kind: Any) -> tuple[Any, ...]:
 
 
 def _more(message: str, data: Any, kind: Any) -> str:
-    """What msgspec's message leaves out: the value that it refuses, or what would be allowed."""
+    """Return what msgspec's message leaves out: the refused value, or the allowed values."""
     place = re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", message.partition(" - at `$")[2])
     steps = [key or index for key, index in place]
     for step in steps:
@@ -159,7 +159,7 @@ def _more(message: str, data: Any, kind: Any) -> str:
 
 
 def _types(kind: Any, steps: list[str]) -> list[Any]:
-    """The types that a described type may have at a place, given as fields and indices."""
+    """List the types that a described type allows at a place, `steps` of fields and indices."""
     if hasattr(kind, "extra_json_schema"):  # a type with limits
         return _types(kind.type, steps)
     if hasattr(kind, "types"):  # a union
@@ -194,7 +194,7 @@ def opened(path: str | Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def unpacked(path: str | Path, most: int = MAX_PACKED) -> Iterator[IO[bytes]]:
-    """Open a file like `opened`; what one with the name of a gzip file holds is unpacked first."""
+    """Open a file like `opened`; unpack it first if its name is that of a gzip file."""
     with opened(path) as file:
         if not _is_packed(path, file):
             yield file
@@ -232,7 +232,7 @@ def _not_regular(path: str | Path, verb: str) -> str:
 
 
 def read_bytes(path: str | Path, most: int = MAX_BYTES, unpack: bool = True) -> bytes:
-    """Return the content of a file, or one sentence that says why not."""
+    """Return the content of a file, or raise an error that says in one sentence why not."""
     content = bytearray()
     with unpacked(path, most) if unpack else opened(path) as file:
         while chunk := file.read(CHUNK):
@@ -256,7 +256,7 @@ def head(path: str | Path, count: int) -> bytes:
 
 
 def read_text(path: str | Path, most: int = MAX_TEXT) -> str:
-    """Return the text of a file, or one sentence that says why not."""
+    """Return the text of a file, or raise an error that says in one sentence why not."""
     try:
         return read_bytes(path, most).decode()
     except UnicodeDecodeError:
@@ -272,7 +272,7 @@ def read(path: str | Path, kind: type[T]) -> T:
 def writing(path: str | Path) -> Iterator[IO[bytes]]:
     """Write under a temporary name in the same folder, then rename: never a torn file.
 
-    A link stays: what it points to is written. The null device and pipes are written to.
+    A link stays, and its target is written. The null device and pipes are written directly.
     """
     try:
         target = _target(Path(path))
@@ -319,7 +319,7 @@ def open_to_append(path: Path, fresh: bool = False) -> IO[bytes]:
 
 
 def is_special(path: str | Path) -> bool:
-    """Tell whether a path is the null device or a pipe, beside which no files belong."""
+    """Tell whether a path is the null device or a pipe, in whose folder no files belong."""
     try:
         return _target(Path(path)) is None
     except OSError as error:
@@ -327,9 +327,9 @@ def is_special(path: str | Path) -> bool:
 
 
 def _target(path: Path) -> Path | None:
-    """The file that a rename shall replace, behind all links; None for the null device and pipes.
+    """Return the file that a rename replaces, links resolved; None for the null device and pipes.
 
-    Anything else that exists is refused: a rename would remove it.
+    Anything else that exists is refused, since a rename would remove it.
     """
     try:
         found = os.stat(path)
@@ -374,7 +374,7 @@ def check_writable(path: Path) -> None:
 
 
 def make_folder(path: str | Path) -> None:
-    """Make a folder that can be written, and those above it; one that is there stays."""
+    """Make a writable folder and the folders above it; keep existing ones."""
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
         if not os.access(path, os.W_OK):

@@ -1,4 +1,4 @@
-"""What Ctrl-C does in a block, and where Python drops it."""
+"""The effect of Ctrl-C in a block, and the interrupts that Python drops."""
 
 import _thread
 import signal
@@ -15,7 +15,7 @@ AGAIN = 1e-3  # s until a dropped interrupt is raised again: the callback that d
 def dropped_interrupts(again: Callable[[BaseException], bool]) -> Iterator[None]:
     """Call `again` with an interrupt that Python only prints, as in a weak reference's callback.
 
-    It returns whether the interrupt will be raised again.
+    again: returns whether the interrupt will be raised again.
     """
     before = sys.unraisablehook
 
@@ -38,7 +38,7 @@ def raise_soon(_: BaseException) -> bool:
 
 
 def _raise_in_main_thread() -> None:
-    """Raise KeyboardInterrupt there without a signal, whose handler may count its calls."""
+    """Raise KeyboardInterrupt in the main thread without a signal, whose handler counts calls."""
     import ctypes
 
     sleep(AGAIN)
@@ -48,7 +48,7 @@ def _raise_in_main_thread() -> None:
 
 @contextmanager
 def on_interrupt(do: Callable[[], None]) -> Iterator[None]:
-    """Call `do` at Ctrl-C, unless the program around the block has a rule of its own for it."""
+    """Call `do` at Ctrl-C, unless the program around the block has its own handler."""
     before = signal.getsignal(signal.SIGINT)
     ours = before is signal.default_int_handler and current_thread() is main_thread()
     if ours:

@@ -13,7 +13,7 @@ def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:
 def most_similar(name: str, known: Iterable[str], least: float = 0.6) -> str:
     """Return the most similar name; "" if none reaches the similarity `least`, in [0, 1].
 
-    Case, and dots, hyphens and underscores, decide only between names that are alike without them.
+    Case, dots, hyphens and underscores decide only between names that are equal without them.
     """
     plain: dict[str, list[str]] = {}
     for each in known:

@@ -1,4 +1,4 @@
-"""What the Python surface shows, in a notebook as in a terminal: texts, pictures, studies."""
+"""The outputs of the Python surface, in a notebook or a terminal: texts, pictures, studies."""
 
 import html
 import tempfile
@@ -12,14 +12,14 @@ from commsched.study.run import table_of
 
 
 class Shown:
-    """A text of several lines, in a notebook as it is in a terminal."""
+    """A text of several lines, shown in a notebook as in a terminal."""
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
 class Compared(Shown):
-    """What is compared: a table, and its numbers as `data`."""
+    """A comparison: a table, and its numbers as `data`."""
 
     def __init__(self, text: str, data: Any) -> None:
         self._text, self.data = text, data
@@ -44,7 +44,7 @@ class Picture:
 
 
 class Study(Shown):
-    """Rows of a sweep, with the columns of its table; numbers are None where there are none."""
+    """Rows of a sweep, with the columns of its table; missing numbers are None."""
 
     def __init__(self, rows: list[dict[str, Any]], path: Path | None) -> None:
         self.rows, self.path = rows, path

@@ -29,7 +29,7 @@ PACKED = {zipfile.ZIP_STORED: "stored", zipfile.ZIP_DEFLATED: "deflated"}
 
 
 class Entry(NamedTuple):
-    """An array of a file: what its header says, and the stream of its bytes."""
+    """An array of a file: the content of its header, and the stream of its bytes."""
 
     name: str
     dtype: np.dtype[np.generic]
@@ -39,7 +39,7 @@ class Entry(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the array."""
+        """Return the bytes of the array."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def array(self) -> Array:
@@ -53,7 +53,7 @@ class Entry(NamedTuple):
 def entries(file: IO[bytes], most: int, deflated: bool = True) -> Iterator[Entry]:
     """Yield the arrays of a file, at most `most` bytes together; an error is one sentence.
 
-    An array has to be read before the next one is asked for.
+    Read each array before the next one is yielded.
     """
     with _one_sentence(), zipfile.ZipFile(file) as archive:
         members = archive.infolist()
@@ -79,7 +79,7 @@ def _one_sentence() -> Iterator[None]:
 
 
 def _check(members: list[zipfile.ZipInfo], most: int, deflated: bool) -> None:
-    """Refuse what is no array, stands twice, or is too large."""
+    """Refuse members that are no arrays, occur twice, or are too large."""
     seen: set[str] = set()
     for member in members:
         name = member.filename

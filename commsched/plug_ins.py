@@ -24,7 +24,7 @@ class PlugInError(CommschedError):
 
 
 def use(path: str) -> None:
-    """Load one more file wherever plug-ins are looked for, also in processes started later."""
+    """Add a file to the plug-ins that are loaded, also in processes started later."""
     os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*_files(), str(Path(path).resolve())]))
 
 
@@ -42,7 +42,7 @@ def load() -> None:
 
 
 def load_installed() -> None:
-    """Import the modules of entry points, once; only for names that nothing else has."""
+    """Import the modules of entry points, once; called for names that nothing else has."""
     with LOADING:
         if GROUP in _loaded:
             return

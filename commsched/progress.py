@@ -55,7 +55,7 @@ def progress(total: int, unit: str, what: str = "") -> Any:
 def working(what: str) -> Iterator[Callable[[str], None]]:
     """Show how long work without a known end takes, and what it does, after `QUIET` seconds.
 
-    Yields a function that takes what the work does now.
+    Yields a function that takes the name of the current work.
     """
     if not screen().isatty():
         yield lambda _: None
@@ -88,7 +88,7 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
 
 
 def tell(sentence: str) -> None:
-    """Print a line on stderr, above what shows progress."""
+    """Print a line on stderr, above the progress display."""
     _tqdm().write(printable(sentence), file=screen())
 
 

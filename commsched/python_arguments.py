@@ -32,8 +32,8 @@ QUANTITIES = {
     "width": INCHES,
     "height": INCHES,
 }
-# What is left as it is: whole commands. What is translated: --set KEY=..., and --OPTION with what
-# looks like its value (a number, or a word in capitals), or alone.
+# Whole commands stay as they are. Translated are --set KEY=..., and --OPTION, alone or with its
+# value, which is a number or a word in capitals.
 OPTION = re.compile(r"(commsched [a-z][^;]*)|--set (?=\w+=)|--([a-z]+(?:-[a-z]+)*)( (?=[0-9A-Z]))?")
 
 
@@ -42,7 +42,7 @@ def arguments_of(
 ) -> dict[str, Any]:
     """Return checked fields of a dataclass; a number of a quantity is in the unit used inside.
 
-    `what` names the thing in errors; `without`: fields that are given otherwise.
+    `what` names the thing in errors; `without`: fields that other arguments set.
     """
     known = {field.name: field.type for field in fields(kind) if field.name not in without}
     for name in given:
@@ -68,7 +68,7 @@ def number_of(name: str, value: object) -> float:
 
 
 def whole_number(name: str, value: object, least: int) -> int:
-    """Return a whole number that is not too small."""
+    """Return a whole number; refuse one below `least`."""
     if not isinstance(value, Integral) or value < least:
         raise CommschedError(f"{name} must be a whole number, at least {least}, got {value!r}")
     return int(value)

@@ -1,9 +1,9 @@
-"""The quantities that options hold: what a plain number means, and which values are allowed."""
+"""The quantities of options: the unit of a plain number, and the allowed values."""
 
 from commsched.errors import CommschedError
 from commsched.quantity import LENGTH, NUMBER, RATE, SHARE, SIZE, TIME, Quantity
 
-# As fast as a link may be.
+# Up to the fastest link allowed.
 PORT = Quantity(kind=RATE, unit="GB/s", needs_unit=True, above=True, most=1e18)
 NUMBERS = Quantity(kind=NUMBER)
 POSITIVE = Quantity(kind=NUMBER, above=True)

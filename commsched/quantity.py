@@ -19,7 +19,7 @@ WRITTEN = re.compile(
 
 @dataclass(frozen=True, eq=False)
 class QuantityKind:
-    """What a number counts: its units, each with its size in the unit used inside."""
+    """A kind of quantity: its units, each with its size in the unit used inside."""
 
     what: str  # with its article
     example: str
@@ -27,7 +27,7 @@ class QuantityKind:
 
     @cached_property
     def folded(self) -> dict[str, float | None]:
-        """Units in lower case; None where two units differ in case alone, as Gb/s and GB/s."""
+        """Return the units in lower case; None if two differ in case alone, as Gb/s and GB/s."""
         found: dict[str, float | None] = {}
         for unit, scale in self.units.items():
             key = unit.lower()
@@ -90,7 +90,7 @@ KINDS = (SIZE, RATE, TIME, SHARE, WORK, SPEED, LENGTH)
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """How one option or field is written: its kind, and what a number without a unit means."""
+    """The written form of an option or field: its kind, and the unit of a plain number."""
 
     kind: QuantityKind
     unit: str = ""  # of a number without a unit; "": the unit used inside
@@ -139,7 +139,7 @@ class Quantity:
 
     @property
     def allowed(self) -> str:
-        """The range, in words."""
+        """Return the allowed range in words."""
         low = f"{'more than' if self.above else 'at least'} {self.shown(self.least)}"
         return (
             f"{low} and at most {self.shown(self.most)}" if self.most < inf else f"finite and {low}"
@@ -171,7 +171,7 @@ class Quantity:
 
 
 def _product(number: float, scale: float) -> float:
-    """Multiply; by a power of ten below 1, divide: 28 us is 28 / 10^6 s, the nearest number."""
+    """Multiply, but divide for a power of ten below 1: 28 us is 28 / 10^6 s, the nearest number."""
     inverse = round(1 / scale) if 0 < scale < 1 else 0
     return number / inverse if inverse and 1 / inverse == scale else number * scale
 

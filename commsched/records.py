@@ -62,12 +62,12 @@ class Key:
     """The key of a field; `links.inside` is key `inside` of the object `links`."""
 
     name: str = ""  # "": the field's name and its unit
-    missing: str = ""  # the earlier field whose value a missing key stands for
+    missing: str = ""  # if the key is missing, the field has the value of this earlier field
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What is allowed, worded to follow the field's name."""
+    """A test of values, with text that follows the field's name in errors."""
 
     allowed: str
     test: Callable[[Any], bool]
@@ -80,7 +80,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """How a file stores a field, where that differs from what the field holds."""
+    """The stored form of a field whose value in the file differs from its value in memory."""
 
     kind: Any  # type in the file
     read: Callable[[Any], Any]  # from the file's value to the field's
@@ -93,10 +93,10 @@ class Stored:
 
 
 def unit(suffix: str, scale: float, short: bool = False, quantity: str = "") -> Stored:
-    """A number that the file stores in units of `scale`, to 12 significant digits.
+    """Describe a number that the file stores in units of `scale`, to 12 significant digits.
 
-    The field has the digits of the file times `scale`; if `short`, 12 digits as well. `quantity`
-    is the key of QUANTITIES if it is not the suffix.
+    The field is the file's number times `scale`, rounded to 12 digits if `short`. `quantity`: the
+    key of QUANTITIES if it is not the suffix.
     """
     return Stored(
         kind=float,
@@ -109,7 +109,7 @@ def unit(suffix: str, scale: float, short: bool = False, quantity: str = "") -> 
 
 
 def pairs(first: Stored, second: Stored) -> Stored:
-    """Any number of pairs of numbers."""
+    """Describe a tuple of any number of pairs of numbers."""
     return Stored(
         kind=tuple[tuple[float, float], ...],
         read=lambda rows: tuple((first.read(a), second.read(b)) for a, b in rows),
@@ -120,7 +120,7 @@ def pairs(first: Stored, second: Stored) -> Stored:
 
 
 def one_of(*names: str) -> Stored:
-    """A text that is one of these names."""
+    """Describe a text that is one of these names."""
     return Stored(kind=Literal[names], read=str, write=str)
 
 
@@ -135,10 +135,10 @@ Source = Annotated[str, REQUIRED, STATED]
 
 
 def changed(record: T, kind: str = "", /, **values: Any) -> T:
-    """Return a record with other values of some fields, the only ones that are checked and rounded.
+    """Return a record with other values of some fields; only these are checked and rounded.
 
-    Much faster than `dataclasses.replace`. For records with slots whose further rules hold whatever
-    these values are; errors name `kind`.
+    Much faster than `dataclasses.replace`. For records with slots whose other rules do not depend
+    on these values; errors name `kind`.
     """
     cls: Any = type(record)
     made: T = object.__new__(cls)
@@ -208,7 +208,7 @@ def schema(cls: Any) -> dict[str, Any]:
 
 
 def digest(data: dict[str, Any]) -> str:
-    """SHA-256 of data without its own hash: canonical JSON, keys sorted, no spaces."""
+    """Return the SHA-256 of data without its own hash: canonical JSON, keys sorted, no spaces."""
     bare = {key: value for key, value in data.items() if key != "hash"}
     from hashlib import sha256  # here: ranks start sooner without it
 
@@ -216,7 +216,7 @@ def digest(data: dict[str, Any]) -> str:
 
 
 class _Field(NamedTuple):
-    """How a file stores a field of a record."""
+    """The stored form of one field of a record."""
 
     name: str
     key: str
@@ -241,7 +241,7 @@ def _normalised(cls: Any) -> dict[str, _Field]:
 
 
 def _split(hint: Any) -> tuple[Any, tuple[Any, ...], bool]:
-    """The type in an annotation, what the annotation carries, and whether None is allowed."""
+    """Return the type in an annotation, the annotation's extras, and whether None is allowed."""
     inner = get_args(hint)
     if get_origin(hint) is Annotated:
         bare, extras, nullable = _split(inner[0])
@@ -278,7 +278,7 @@ def _field(field: Any, bare: Any, extras: tuple[Any, ...], nullable: bool) -> _F
 
 
 def _form(hint: Any, stored: Stored | None = None) -> Stored:
-    """How a file stores a type: records become objects, other types stay as they are."""
+    """Return the stored form of a type: records become objects, other types stay as they are."""
     if stored is not None:
         inner = _form(stored.kind)
         if inner.read is _same:
@@ -325,12 +325,12 @@ def _nullable(form: Stored) -> Stored:
 
 @cache
 def _struct(cls: Any) -> Any:
-    """The type of a record in its file."""
+    """Return the type of a record in its file."""
     return _defined(cls.__name__, _keys(cls))
 
 
 def _keys(cls: Any) -> dict[str, Any]:
-    """Each key of a record with its type, and UNSET if the key may be missing."""
+    """Return each key of a record with its type, and UNSET if the key may be missing."""
     keys: dict[str, Any] = {"format": (Literal[cls.FORMAT],)} if hasattr(cls, "FORMAT") else {}
     for field in _fields(cls):
         kind = field.form.kind

@@ -1,4 +1,4 @@
-"""Named plug-ins: a file registers itself with a decorator and is found by its name."""
+"""Registries of plug-ins: a decorator registers each plug-in, which is found by its name."""
 
 import importlib
 import pkgutil
@@ -39,7 +39,7 @@ class Registry(Mapping[str, T]):
         return register
 
     def _clash(self, name: str) -> CommschedError:
-        """Name the plug-in that took a name; one that is being imported is named anyway."""
+        """Return the error of a name used twice; name the plug-in unless it is being imported."""
         first, second = self._plug_ins[name], plug_ins.importing()
         assert first or second, f"two {self.kind}s are named {name!r}"
         taken = "" if second else f"plug-in {first}: "
@@ -48,8 +48,8 @@ class Registry(Mapping[str, T]):
     def family(self, standard: str, listed: bool = True) -> Callable[[Maker[T]], Maker[T]]:
         """Register the decorated maker of plug-ins that are called FAMILY:PARAMETER:...
 
-        `standard` is what the bare family name stands for, and the one of the family that is
-        listed, if any is.
+        `standard`: the full name for which the bare family name stands. If `listed`, it is the one
+        name of the family in lists.
         """
         family = standard.partition(":")[0]
 
@@ -65,18 +65,18 @@ class Registry(Mapping[str, T]):
         return register
 
     def canonical(self, name: str) -> str:
-        """Return what a family's bare name stands for, and another name as it is."""
+        """Return the full name for a family's bare name, and any other name unchanged."""
         self._load()
         return self._families[name][0] if name in self._families else name
 
     def names_of(self, plug_in: str) -> list[str]:
-        """Return the names that a plug-in has added; of a family what its bare name stands for."""
+        """Return the names that a plug-in has added; for a family, its standard name."""
         self._load()
         added = (name for name, by in self._plug_ins.items() if by == plug_in)
         return sorted({self.canonical(name) for name in added})
 
     def _find(self, name: str) -> T | None:
-        """The plug-in of that name, also of an installed package if nothing else has it."""
+        """Return the plug-in of a name, also from an installed package if nothing else has it."""
         found = self._known(name)
         if found is None:
             plug_ins.load_installed()
@@ -84,7 +84,7 @@ class Registry(Mapping[str, T]):
         return found
 
     def _known(self, name: str) -> T | None:
-        """The plug-in of that name, made on first use where it has parameters."""
+        """Return the plug-in of a name; one with parameters is made at its first use."""
         items = self._load()
         if name in items:
             return items[name]
@@ -126,7 +126,7 @@ class Registry(Mapping[str, T]):
         return found
 
     def missing(self, name: str, *also: str) -> CommschedError:
-        """Return the error of an unknown name; also: what may be given beside the plug-ins."""
+        """Return the error of an unknown name; also: further names that are allowed."""
         known = sorted((*also, *self))
         near = nearest(name, known)
         return CommschedError(f"no {self.kind} named {name!r}; known: {', '.join(known)}{near}")

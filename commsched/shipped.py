@@ -1,4 +1,4 @@
-"""Where the shipped nets and machines lie: in a checkout or in an installation."""
+"""The folder of the shipped nets and machines, in a checkout or an installation."""
 
 import sysconfig
 from pathlib import Path
@@ -10,25 +10,25 @@ KINDS = {"nets": "net", "machines": "machine", "devices": "device"}
 
 
 def root() -> Path:
-    """The folder of all shipped files."""
+    """Return the folder of all shipped files."""
     checkout = Path(__file__).resolve().parent.parent / "models"
     installed = Path(sysconfig.get_path("data")) / "share" / "commsched" / "models"
     return checkout if checkout.is_dir() else installed
 
 
 def folder(kind: str) -> Path:
-    """The folder of the shipped files of a kind, `nets`, `machines` or `devices`."""
+    """Return the folder of the shipped files of a kind, `nets`, `machines` or `devices`."""
     assert kind in KINDS, kind
     return root() / kind
 
 
 def names(kind: str) -> list[str]:
-    """The names of the shipped files of a kind, sorted."""
+    """Return the names of the shipped files of a kind, sorted."""
     return sorted(path.stem for path in folder(kind).glob("*.json"))
 
 
 def path_of(kind: str, name: str) -> Path:
-    """The file of a shipped net or machine, or of a path: one that has a slash or ends in .json.
+    """Return the file of a shipped name, or of a path, which has a slash or ends in .json.
 
     `-` is the path of stdin.
     """

@@ -54,7 +54,7 @@ def folded(text: str, width: int) -> str:
 
 
 def printable(text: str, lines: bool = False) -> str:
-    """Escape as JSON does, such as \\u001b, what a terminal obeys or cannot show.
+    """Escape, as JSON does, characters that a terminal obeys or cannot show, such as \\u001b.
 
     With `lines`, ends of lines stay.
     """
@@ -75,17 +75,17 @@ def shortened(text: str) -> str:
 
 
 def _cut(text: str, longest: int) -> str:
-    """Keep the two ends of a text if it is longer, and make it no longer than that."""
+    """Shorten a text to `longest` characters by leaving out its middle."""
     half = longest // 2 - 2
     return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"
 
 
 class OutputLostError(Exception):
-    """Stdout cannot be written, such as to a full disk; says so in one sentence."""
+    """Raised if stdout cannot be written, such as to a full disk; the text is one sentence."""
 
 
 class _Stream:
-    """A stream whose end by a full disk is an error on stdout, and loses words alone on stderr."""
+    """A stream that, if it cannot be written, is an error on stdout and silent on stderr."""
 
     def __init__(self, stream: TextIO, *, out: bool) -> None:
         self.stream = stream
@@ -144,12 +144,12 @@ class _Printable(_Stream):
 
 
 def say(sentence: str) -> None:
-    """Report what work has come to on stderr, at once."""
+    """Report the state of work on stderr, unbuffered."""
     print(sentence, file=sys.stderr, flush=True)
 
 
 def screen() -> TextIO:
-    """Return stderr for what moves the cursor itself, such as a progress bar."""
+    """Return stderr for output that moves the cursor, such as a progress bar."""
     return cast(TextIO, sys.stderr.bare) if isinstance(sys.stderr, _Printable) else sys.stderr
 
 
@@ -166,7 +166,7 @@ def show(line: str, *, alarming: bool = False) -> None:
 
 @contextmanager
 def printable_streams() -> Iterator[None]:
-    """Let stdout and stderr write printable text only; what is asked for, on stdout, folds."""
+    """Let stdout and stderr write printable text only; fold lines on stdout."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by who started this process
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, it lives as long as the process

@@ -19,8 +19,8 @@ def table(
     """Align `rows` under `header`; the columns in `numbers`, counted from 0, to the right.
 
     Words are wrapped inside their columns so that lines have at most `width` characters, by
-    default those of the terminal, if one shows stdout. Columns that do not fit even so follow in
-    another block, beside the first column.
+    default the terminal's if one shows stdout. Columns that still do not fit follow in another
+    block, which repeats the first column.
     """
     lines = [[printable(cell) for cell in line] for line in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -16,7 +16,7 @@ Positive = Annotated[float, msgspec.Meta(ge=0)]
 class LogHeader(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="training"
 ):
-    """What is trained; `made` is what the result depends on, by the flag that says it."""
+    """The training of the log; `made`: everything that decides the result, by its flag."""
 
     format: Literal["commsched-log/1"] = "commsched-log/1"
     net: str
@@ -40,7 +40,7 @@ class LogRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class HeldOutRow(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="held out"
 ):
-    """How well the held-out samples are guessed after a step."""
+    """The loss and accuracy on held-out samples after a step."""
 
     step: Count
     loss: float | None
@@ -54,7 +54,7 @@ class TrainingLog:
     """Appends lines to a file, each handed to the operating system at once."""
 
     def __init__(self, path: Path, header: LogHeader, resume_at: int | None = None) -> None:
-        """Begin anew, or go on before step `resume_at` of the same training."""
+        """Begin a new log, or continue one of the same training at step `resume_at`."""
         kept: list[Line] = [header]
         if resume_at is not None and path.is_file():
             before = read(path)

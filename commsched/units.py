@@ -1,4 +1,4 @@
-"""Numbers with units, for people: the only place where seconds and bytes get prefixes."""
+"""Numbers with units for people; only here seconds and bytes get prefixes."""
 
 
 def seconds(value: float) -> str:
