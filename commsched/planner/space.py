@@ -51,7 +51,7 @@ class Bucket(NamedTuple):
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """Return its elements, neighbouring runs of a tensor as one piece."""
+        """Return the bucket's pieces, neighbouring runs of a tensor as one piece."""
         found: list[Piece] = []
         for piece in (piece for unit in self.units for piece in unit.pieces):
             last = found[-1] if found else None

@@ -62,7 +62,7 @@ def _worse(table: dict[int, np.ndarray], method: int, tensor: int, than: int) ->
 
 
 def _critical(problem: Problem, chosen: list[int]) -> list[bool]:
-    """For each tensor whether no bubble of the exchange stream follows its exchange."""
+    """Tell for each tensor whether no bubble of the exchange stream follows its exchange."""
     choices = [MethodChoice(one, m) for one, m in zip(problem.tensors, chosen, strict=True)]
     rows = problem.evaluator.rows(choices)
     seconds = rows.seconds.sum(axis=1)

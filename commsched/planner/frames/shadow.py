@@ -11,7 +11,7 @@ from commsched.program.registry import STRATEGIES
 
 @FRAMES.add("shadow")
 def shadow(request: Request, planner: Planner) -> Plan:
-    """A launch for each chunk; no planner is asked, since no gradient travels."""
+    """Make a launch for each chunk; no planner is asked, since no gradient travels."""
     check(request)
     settings = STRATEGIES["shadow"].settings(request.plan())
     launches = [
