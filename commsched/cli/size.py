@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MOST_SECONDS, MOST_BYTES = 3600.0, 16e9
 COUNTABLE = 10**18  # larger counts are cut to this one: a huge integer fits in no float
-FORCE_SIZE = Flag("--force-size", "begin even what is estimated to take more than 1 h or 16 GB")
+FORCE_SIZE = Flag("--force-size", "also begin work that should take more than 1 h or 16 GB")
 
 PLACED, PLACED_RANK = 150e-6, 0.12e-6  # s to place an operation, and for each of its ranks
 KEPT = 32.0  # B for each rank of an operation, or pipeline turn, that is placed at once

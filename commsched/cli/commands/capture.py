@@ -27,11 +27,11 @@ OPTIONS = (
     Option(
         "--record",
         "FILE.npz",
-        "leave samples of rank 0's gradients, for plan --max-error E --gradients FILE.npz",
+        "write samples of rank 0's gradients, for plan --max-error E --gradients FILE.npz",
         output_file,
     ),
     Flag("--find-unused-parameters", "leave out parameters that never get a gradient"),
-    Flag("--chain", "do not ask torch.export which layers each layer reads, which takes seconds"),
+    Flag("--chain", "chain the layers; do not ask torch.export for branches, which takes seconds"),
     Flag("--meta", "run nothing: count flops and bytes of a model of any size, on one process"),
 )
 

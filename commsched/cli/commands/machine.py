@@ -75,7 +75,7 @@ def add(commands: Commands) -> None:
     text = "describe a machine of your own in a line; list the known devices"
     actions = add_actions(commands, "machine", text, EXAMPLE)
     add_command(actions, "new", new, "write a machine file", NEW)
-    told = "fit the links of a machine to sums and messages that others' tests have measured"
+    told = "fit the links of a machine to sums and messages measured by other programs"
     add_command(actions, "fit", fit, told, FIT)
     told = "take the stalls of compute from a measured timeline"
     add_command(actions, "stalls", stalls, told, STALLS)
@@ -132,7 +132,7 @@ def fit(args: argparse.Namespace) -> None:
     for each in tasks:
         print(_measured(each))
         if each.series.torn:
-            print(f"warning: {each.series.path} ends in the middle; what it has is used")
+            print(f"warning: {each.series.path} ends in the middle; its complete lines are used")
     for (place, old), new in zip(_links(on).items(), _links(found).values(), strict=True):
         if new != old:
             print(

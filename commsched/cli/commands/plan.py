@@ -87,7 +87,7 @@ OPTIONS = (
     ),
     Flag(
         "--unmeasured",
-        "with auto or --max-lost: also choose what has no measured cost in learning",
+        "with auto or --max-lost: allow plans and codecs whose cost in learning is not measured",
     ),
     Option("--planner", "NAME", "search algorithm", default=DEFAULT),
     Flag("--lossless", "reject all lossy codecs"),
@@ -135,15 +135,15 @@ OPTIONS = (
     Option(
         "--time-limit",
         "TIME",
-        "longest processor time, kept within 20 %%, of the search and of all that is told of its"
-        " plan, half of it for --break-even; 0: the first plan; default: until no change helps;"
+        "limit, kept within 20 %%, of the processor time of search and report; --break-even gets"
+        " half of it; 0: the first plan; default: until no change helps;"
         " Ctrl-C writes the best plan so far (exit status 0, or 130 if there is none yet)",
         PATIENCE,
     ),
     Flag(
         "--break-even",
-        "with --allow: also find the rate of a node's port from which compressing saves less than"
-        " 1%% of an iteration, by plans at many rates",
+        "with --allow: also plan at many rates of a node's port, to find the rate from which"
+        " compression saves less than 1%% of an iteration",
     ),
     Flag("--progress", "print each better plan on stderr during the search"),
     size.FORCE_SIZE,

@@ -53,7 +53,7 @@ OF_TABLES = (
     Option("--pareto", "COLUMN", "of a table: time against memory, bytes or money", str, ""),
     Flag(
         "--break-even",
-        "of a table: mark where --allow stops to save 1%% of a step",
+        "of a table: mark where --allow stops saving 1%% of a step",
     ),
     ListOption("--where", "COLUMN=VALUE", "of a table: only these rows"),
     ListOption("--price-per-hour", "MACHINE=MONEY", "of a table: what a node costs"),
@@ -87,7 +87,7 @@ OPTIONS = (
     Option("--ranks", "RANK,...", "ranks to draw, such as 0,7 or 0-3"),
     Option("--lanes", "NAME,...", "streams to draw, such as compute,between", str, ""),
     Option("--width", "LENGTH", "width of the picture; default: 14in, of a table 7in", INCHES),
-    Option("--height", "LENGTH", "height; default: as the lanes and --font-size need", INCHES),
+    Option("--height", "LENGTH", "height; default: follows from the lanes and --font-size", INCHES),
     Option("--font-size", "LENGTH", "size of the text in bars; default: 7pt", POINTS),
     Option("--title", "TEXT", 'title, "" for none; default: what is drawn and its times'),
     *OF_TABLES,

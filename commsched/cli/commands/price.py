@@ -37,7 +37,7 @@ OPTIONS = (
     Option("--density", "D", "share of non-zeros", DENSITY, 1.0),
     Flag("--lossless", "only lossless methods"),
     Option("--top", "N", f"list the N fastest methods; default: {TOP}, or those of --method", int),
-    Flag("--all", "list all methods, and why other pairs of collective and codec are none"),
+    Flag("--all", "list all methods, and why other pairs of collective and codec are illegal"),
     Option(
         "--method",
         "NAME,...",

@@ -27,7 +27,7 @@ OPTIONS = (
     Option("--batch", "N", "samples per rank, or per microbatch of a pipeline", int, 16),
     Option("--precision", None, "number format", default="fp32", choices=("fp32", "fp16")),
     Option("--optimizer", "NAME", "sgd, momentum or adam", default="momentum"),
-    Option("--seconds", "TIME", "duration of the measured steps, at least", SECONDS, 2.0),
+    Option("--seconds", "TIME", "least duration of the measured steps", SECONDS, 2.0),
     DEVICE,
     TIMEOUT,
     Option("-o --output", "FILE", "net file to write", json_file, required=True),

@@ -100,7 +100,10 @@ OPTIONS = (
     Option("--precision", "P", "fp32 or fp16; default: fp32, with samo fp16"),
     Option("--seed", "N", "seed of parameters and batches; equal bits need --plan, too", int, 0),
     Option("--fold", "N", "fold of the data to hold out, 0 to 4", int, 0),
-    Flag("--validate", "hold out a fifth of the samples to learn, not the fold: to choose a rate"),
+    Flag(
+        "--validate",
+        "hold out a fifth of the training samples, not the fold: to choose a rate",
+    ),
     Option("--evaluate", "N", "steps between evaluations", int, 50),
     Option("--log", "FILE", "log to write, a line of JSON per step", Path),
     Option("--figure", "FILE", "with --log: draw its curves (.png, .svg, .pdf)", Path),

@@ -40,7 +40,7 @@ CELL, DECISION = 6.0, 90.0  # s, assumed until a first one has ended
 HELP = "predict and run nets on several beds, and report the prediction errors"
 OPTIONS = (
     Option("-o --output", "FOLDER", "folder of all results", Path, Path("validation")),
-    Flag("--quick", "a subset drawn over all that cells differ in: 10 to 25 minutes"),
+    Flag("--quick", "a subset that covers all differences between cells: 10 to 25 minutes"),
     ListOption("--bed", "BED", "such as 2x1-400mbit, 3x2-slow, 1x4-shared or 1x2-gpu"),
     ListOption("--net", "NET", "such as log:3, cnn:3, transformer:3, embedding:3 or resnet50"),
     ListOption("--method", "NAME", "method of all buckets; best: what our planner chooses"),
@@ -48,12 +48,12 @@ OPTIONS = (
     ListOption("--ratio", "X", "s of compute per s of the dense exchange", POSITIVE),
     Flag("--decisions", "only decisions between plans"),
     Option("--seed", "N", "draw other cells", int, 0),
-    Option("--steps", "N", "steps of a run at least, with one of warm-up", int, 11),
+    Option("--steps", "N", "least steps of a run, one of warm-up included", int, 11),
     Option("--seconds", "TIME", "duration of a calibration", SECONDS, 20.0),
     Option(
         "--patience",
         "TIME",
-        "time for repeating, or waiting out, what is disturbed",
+        "time to repeat disturbed runs, or to wait until a disturbance ends",
         PATIENCE,
         60.0,
     ),
